@@ -1,0 +1,96 @@
+# `make demo` and `make test` work on a machine that has Python 3.11, gcc/g++ and make, and nothing else.
+# A machine-local package index or CPU-only PyTorch wheels: set PIP_INDEX_URL / PIP_EXTRA_INDEX_URL as pip knows them.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+PY := $(VENV)/bin/python
+BIN := $(VENV)/bin
+TESTS ?= tests
+PYTEST_ARGS ?=
+PIP := $(PY) -m pip --disable-pip-version-check
+
+DEPS := $(VENV)/.openneutron-deps
+READY := $(VENV)/.openneutron-ready
+NATIVE := CMakeLists.txt $(shell find runtime -type f \( -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt \) 2>/dev/null)
+
+# Without the cross tools the firmware tests are skipped; in CI a skip would hide a failure.
+export OPENNEUTRON_REQUIRE_FIRMWARE := $(if $(CI),1,$(OPENNEUTRON_REQUIRE_FIRMWARE))
+
+.PHONY: help setup demo test test-fast lint format check-generated bench native lock cross-tools clean distclean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS=$$'\t' read -r t d; do printf '  make %-16s %s\n' "$$t" "$$d"; done
+
+setup: $(READY) ## create .venv, install the pinned packages, build the native libraries
+
+demo: $(READY) ## compile CifarNet and print the summary
+	$(BIN)/openneutron compile cifarnet -o out/cifarnet.pte
+
+test: $(READY) cross-tools ## the whole test suite
+	$(PY) -m pytest -n 2 --durations=10 $(PYTEST_ARGS) $(TESTS)
+
+test-fast: $(READY) ## the test suite without the slow tests
+	$(PY) -m pytest -n 2 -m "not slow" $(PYTEST_ARGS) $(TESTS)
+
+lint: $(READY) ## ruff, mypy and the import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## let ruff rewrite the Python files
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+check-generated: $(READY) ## generated files equal what the Python definitions yield
+	@if [ -e src/openneutron/compiler/microcode.py ] || [ -d src/openneutron/compiler/microcode ]; then \
+	  $(PY) -m openneutron.compiler.microcode --check; \
+	else echo "check-generated: nothing is generated yet"; fi
+
+bench: $(READY) ## the benchmarks; prints tables
+	@shopt -s nullglob; for f in benchmarks/bench_*.py; do echo "== $$f"; $(PY) "$$f" || exit 1; done
+
+native: $(DEPS) ## rebuild the native libraries only (incremental)
+	$(PIP) install --quiet --no-build-isolation --no-deps --editable .
+
+lock: ## write the versions of the virtual environment to constraints.txt
+	@{ sed -n '/^#/p' constraints.txt; $(PIP) freeze --all --exclude-editable --exclude pip \
+	  | sed -E 's/^([A-Za-z0-9_.-]+==[^+ ]+)\+.*/\1/' | grep -E '^[A-Za-z0-9_.-]+==' ; } > constraints.new
+	@mv constraints.new constraints.txt
+
+cross-tools:
+	@scripts="gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm"; \
+	if command -v arm-none-eabi-gcc >/dev/null && command -v qemu-system-arm >/dev/null; then exit 0; fi; \
+	sudo=; if [ "$$(id -u)" != 0 ]; then sudo="sudo -n"; fi; \
+	if ! command -v apt-get >/dev/null; then why="this is not a Debian or Ubuntu system"; \
+	elif ! $$sudo true 2>/dev/null; then why="that needs root or passwordless sudo"; \
+	elif $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$scripts >/dev/null; then exit 0; \
+	else why="apt-get failed"; fi; \
+	echo "note: could not install $$scripts ($$why): the firmware tests cannot run" >&2
+
+# One recipe checks the interpreter and says what is wrong; a bare "python3.11: not found" helps nobody.
+$(PY):
+	@found=; for p in "$(PYTHON)" python3.11 python3 python; do \
+	  if [ -n "$$p" ] && "$$p" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then found="$$p"; break; fi; done; \
+	if [ -z "$$found" ]; then echo "error: Python 3.11 not found; install it, or run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; fi; \
+	for c in gcc g++; do command -v $$c >/dev/null || { echo "error: $$c not found; install a C and C++ compiler (Debian: apt-get install g++)" >&2; exit 1; }; done; \
+	echo "creating $(VENV) with $$found"; \
+	"$$found" -m venv $(VENV) || { rm -rf $(VENV); echo "error: this Python cannot create virtual environments (Debian: apt-get install python3.11-venv)" >&2; exit 1; }
+
+$(DEPS): constraints.txt | $(PY)
+	$(PIP) install --progress-bar off -r constraints.txt
+	@touch $@
+
+# --no-build-isolation: the delegate is built against the executorch just installed, not a second copy of it.
+$(READY): $(DEPS) pyproject.toml $(NATIVE)
+	$(PIP) install --quiet --no-build-isolation -c constraints.txt --editable '.[dev]'
+	@touch $@
+
+clean: ## remove build products, keep the virtual environment
+	rm -rf build dist out src/openneutron/_native .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -f $(READY)
+
+distclean: clean ## remove the virtual environment too
+	rm -rf $(VENV)
