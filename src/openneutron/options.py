@@ -1,0 +1,245 @@
+"""Compile options, and their form as ExecuTorch compile specs: one spec per field, found by its key.
+
+executorch is imported inside functions only, so that the command line starts without it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from openneutron.diagnostics import fail, nearest
+from openneutron.target import DEFAULT_TARGET, find_target
+
+if TYPE_CHECKING:
+    from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+CONVERTERS = ("open", "eiq")
+CONVERTER_VARIABLE = "OPENNEUTRON_CONVERTER"
+
+
+def default_converter() -> str:
+    """The converter named by the environment, or 'open'."""
+    name = os.environ.get(CONVERTER_VARIABLE) or "open"
+    if name not in CONVERTERS:
+        fail(
+            "ON104",
+            f"environment variable {CONVERTER_VARIABLE}",
+            _unknown("converter", name),
+            _known_converters(name),
+        )
+    return name
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """Everything that decides how a partition is compiled. Checked when made: an instance is always valid."""
+
+    config: str = DEFAULT_TARGET
+    """The platform: a target id."""
+    extra_flags: str | None = None
+    """Further flags for the eiq converter; the open converter has none and refuses them."""
+    intermediates_dir: str | None = None
+    """Where to keep `*_pure.et.tflite` and `*_neutron.et.tflite`."""
+    operators_not_to_delegate: tuple[str, ...] = ()
+    """Operators that stay on the CPU, by exact name (`aten::add` does not mean addmm)."""
+    use_neutron_for_format_conversion: bool = True
+    """The NPU transposes NCHW <-> NHWC at the partition's edges; otherwise the runtime does."""
+    fetch_constants_to_sram: bool = False
+    """Weights stay in flash and are prefetched into SRAM, for models that do not fit."""
+    dump_kernel_selection_code: bool = False
+    """Write `*_kernel_selection.c`, which links only the kernels the model needs."""
+    use_profiling: bool = False
+    """Record times inside the NPU program."""
+    converter: str = field(default_factory=default_converter)
+    """'open' (our compiler and firmware) or 'eiq' (NXP's SDK, for NXP silicon)."""
+    sram_bytes: int | None = None
+    """SRAM the program may use; None: all the target has."""
+
+    def __post_init__(self) -> None:
+        # Paths and lists are what people have at hand; the stored form is hashable and JSON-able.
+        if isinstance(self.intermediates_dir, os.PathLike):
+            object.__setattr__(self, "intermediates_dir", os.fspath(self.intermediates_dir))
+        names: Any = self.operators_not_to_delegate
+        if names is None:
+            names = ()
+        if isinstance(names, str) or not isinstance(names, Iterable):
+            _wrong_type("operators_not_to_delegate", "a list of operator names", names)
+        names = tuple(names)
+        for name in names:
+            _check_type("operators_not_to_delegate", "a list of operator names", name, str)
+        object.__setattr__(self, "operators_not_to_delegate", names)
+
+        for key in _BOOLEANS:
+            _check_type(key, "True or False", getattr(self, key), bool)
+        for key in ("extra_flags", "intermediates_dir"):
+            _check_type(key, "a string or None", getattr(self, key), str, type(None))
+        find_target(self.config)
+        if self.converter not in CONVERTERS:
+            fail(
+                "ON104",
+                "option converter",
+                _unknown("converter", self.converter),
+                _known_converters(self.converter),
+            )
+        _check_type("sram_bytes", "a number of bytes or None", self.sram_bytes, int, type(None))
+        if isinstance(self.sram_bytes, bool):
+            _wrong_type("sram_bytes", "a number of bytes or None", self.sram_bytes)
+        if self.sram_bytes is not None and self.sram_bytes <= 0:
+            fail(
+                "ON104",
+                "option sram_bytes",
+                f"must be positive (got {self.sram_bytes})",
+                "Leave it out to use all SRAM",
+            )
+        if self.extra_flags and self.converter == "open":
+            fail(
+                "ON104",
+                "option extra_flags",
+                f"the open converter takes no extra flags (got '{self.extra_flags}')",
+                "Leave them out, or choose the eiq converter",
+            )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> CompileOptions:
+        """Options from field names and values; an unknown name is an error."""
+        known = option_names()
+        for key in values:
+            if key not in known:
+                fail("ON103", "compile options", f"there is no option '{key}'", nearest(str(key), known))
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Field names and values; `from_dict` is the inverse."""
+        return {key: getattr(self, key) for key in option_names()}
+
+    def to_compile_specs(self) -> list[CompileSpec]:
+        """One compile spec per field; the value is JSON in UTF-8."""
+        from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+        return [CompileSpec(key, json.dumps(value).encode()) for key, value in self.to_dict().items()]
+
+    @classmethod
+    def from_compile_specs(cls, specs: Iterable[CompileSpec]) -> CompileOptions:
+        """The inverse of `to_compile_specs`, in any order; a field that is missing has its default."""
+        values: dict[str, Any] = {}
+        for spec in specs:
+            if spec.key in values:
+                fail("ON104", f"compile spec '{spec.key}'", "is given twice", "Keep one of them")
+            try:
+                values[spec.key] = json.loads(bytes(spec.value).decode())
+            except ValueError:
+                # An unknown key is the likelier mistake (specs of another backend), so say that first.
+                if spec.key in option_names():
+                    fail(
+                        "ON104",
+                        f"compile spec '{spec.key}'",
+                        f"the value is not JSON in UTF-8: {bytes(spec.value)[:40]!r}",
+                        "Make compile specs with generate_neutron_compile_spec",
+                    )
+                values[spec.key] = None
+        return cls.from_dict(values)
+
+
+_BOOLEANS = (
+    "use_neutron_for_format_conversion",
+    "fetch_constants_to_sram",
+    "dump_kernel_selection_code",
+    "use_profiling",
+)
+
+
+def option_names() -> tuple[str, ...]:
+    """The names of all compile options, which are the compile-spec keys too."""
+    return tuple(f.name for f in fields(CompileOptions))
+
+
+@dataclass(frozen=True)
+class CustomDelegationOptions:
+    """What the partitioner delegates beyond or below its default."""
+
+    allow_no_op_partitions: bool = False
+    """Delegate a partition even if it only holds operators that compute nothing."""
+
+    def __post_init__(self) -> None:
+        _check_type("allow_no_op_partitions", "True or False", self.allow_no_op_partitions, bool)
+
+
+def generate_neutron_compile_spec(
+    config: str,
+    system_config: str | None = None,
+    extra_flags: str | None = None,
+    intermediates_dir: str | None = None,
+    operators_not_to_delegate: Iterable[str] | None = None,
+    use_neutron_for_format_conversion: bool = True,
+    fetch_constants_to_sram: bool = False,
+    dump_kernel_selection_code: bool = False,
+    use_profiling: bool = False,
+    *,
+    converter: str | None = None,
+    sram_bytes: int | None = None,
+) -> list[CompileSpec]:
+    """Compile specs for `NeutronPartitioner`; same arguments as ExecuTorch's NXP backend, then our own.
+
+    `system_config` is there for callers that pass it by position. Nothing about a Neutron-C system is
+    configurable, so a value has no effect, and a warning says so.
+    """
+    _check_type("system_config", "a string or None", system_config, str, type(None))
+    if system_config is not None:
+        warnings.warn(f"system_config='{system_config}' has no effect for {config}", stacklevel=2)
+    return CompileOptions(
+        config=config,
+        extra_flags=extra_flags,
+        intermediates_dir=intermediates_dir,
+        operators_not_to_delegate=operators_not_to_delegate,  # type: ignore[arg-type]  # made a tuple there
+        use_neutron_for_format_conversion=use_neutron_for_format_conversion,
+        fetch_constants_to_sram=fetch_constants_to_sram,
+        dump_kernel_selection_code=dump_kernel_selection_code,
+        use_profiling=use_profiling,
+        converter=default_converter() if converter is None else converter,
+        sram_bytes=sram_bytes,
+    ).to_compile_specs()
+
+
+class NeutronCompileSpecBuilder:
+    """The builder form of `generate_neutron_compile_spec`."""
+
+    def __init__(self) -> None:
+        self._specs: list[CompileSpec] | None = None
+
+    def neutron_compile_spec(self, *args: Any, **kwargs: Any) -> NeutronCompileSpecBuilder:
+        """Set the options: the arguments of `generate_neutron_compile_spec`."""
+        self._specs = generate_neutron_compile_spec(*args, **kwargs)
+        return self
+
+    def build(self) -> list[CompileSpec]:
+        """The compile specs."""
+        if self._specs is None:
+            fail(
+                "ON104",
+                "NeutronCompileSpecBuilder",
+                "build() was called before the platform was given",
+                f"Call .neutron_compile_spec('{DEFAULT_TARGET}').build()",
+            )
+        return list(self._specs)
+
+
+def _check_type(key: str, expected: str, value: object, *types: type) -> None:
+    if not isinstance(value, types):
+        _wrong_type(key, expected, value)
+
+
+def _wrong_type(key: str, expected: str, value: object) -> None:
+    fail("ON104", f"option {key}", f"must be {expected} (got {type(value).__name__} {value!r})")
+
+
+def _unknown(what: str, value: object) -> str:
+    return f"'{value}' is not a known {what}"
+
+
+def _known_converters(value: object) -> str:
+    return nearest(str(value), CONVERTERS)

@@ -1,0 +1,16 @@
+"""Settings shared by all tests."""
+
+import os
+
+# The suite runs with two workers: a thread pool in each would only make them wait for one another.
+# Set before torch is imported, which is when it reads them.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+from hypothesis import settings
+
+# No deadline: the first example of a test pays for imports. Derandomized in CI, so that a red build is one
+# everybody can repeat; `HYPOTHESIS_PROFILE=explore` searches afresh.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
