@@ -1,0 +1,112 @@
+"""Diagnostics: what a user is told when something cannot be done, and why.
+
+A `Diagnostic` ends the work (it is carried by `OpenNeutronError`). A `Reject` does not: it says why one
+node stays on the CPU. Both have a code that `openneutron explain CODE` describes in full.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NoReturn
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One problem: where it is, what it is, and what to do about it."""
+
+    code: str
+    where: str
+    problem: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.code}: {self.where}: {self.problem}" if self.where else f"{self.code}: {self.problem}"
+        return f"{text}\n  hint: {self.hint}" if self.hint else text
+
+
+@dataclass(frozen=True)
+class Reject:
+    """Why a node is not delegated: a sentence with the offending value in it."""
+
+    code: str
+    reason: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.reason}"
+
+
+class OpenNeutronError(Exception):
+    """An error with a diagnostic; every error a user can cause is one of these."""
+
+    def __init__(self, diagnostic: Diagnostic):
+        super().__init__(str(diagnostic))
+        self.diagnostic = diagnostic
+
+
+def fail(code: str, where: str, problem: str, hint: str = "") -> NoReturn:
+    """Raise an `OpenNeutronError`; the code must be a known one."""
+    assert code in CODES, f"unknown diagnostic code {code}"
+    raise OpenNeutronError(Diagnostic(code, where, problem, hint))
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint that suggests the nearest known name and lists them all."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    listing = "Known: " + ", ".join(names)
+    return f"Did you mean '{close[0]}'? {listing}" if close else listing
+
+
+@dataclass(frozen=True)
+class CodeInfo:
+    """The documentation of one diagnostic code."""
+
+    title: str
+    explanation: str
+
+
+# 1xx target and options, 2xx support (rejects), 3xx LiteRT graph, 4xx converter and compiler,
+# 5xx runtime, 6xx command line and files.
+CODES: dict[str, CodeInfo] = {
+    "ON101": CodeInfo("unknown target", "The target id is not one this version knows."),
+    "ON102": CodeInfo(
+        "target not supported",
+        "The target is known, but it is not of the Neutron-C N3 class this backend compiles for.",
+    ),
+    "ON103": CodeInfo("unknown option", "A compile-spec key or option field does not exist."),
+    "ON104": CodeInfo("wrong option value", "The value of an option has the wrong type or is out of range."),
+    "ON105": CodeInfo(
+        "unknown operator name",
+        "An operator named in operators_not_to_delegate exists neither in the program nor in the operator table. "
+        "Names are matched exactly: 'aten::add' means add, never addmm.",
+    ),
+    "ON201": CodeInfo(
+        "operator not in the table", "No OpSpec describes this operator, so it stays on the CPU."
+    ),
+    "ON202": CodeInfo(
+        "not quantized",
+        "Neutron computes in int8. The node lacks a dequantize on an input or a quantize on its output, "
+        "so it runs in float on the CPU.",
+    ),
+    "ON203": CodeInfo("constraint not met", "The operator is known, but this use of it exceeds a limit."),
+    "ON204": CodeInfo(
+        "excluded by the user", "The operator is named in operators_not_to_delegate, or check_op_support refused it."
+    ),
+    "ON205": CodeInfo(
+        "dynamic shape",
+        "The shape of a tensor is not known at compile time; Neutron programs are static. Export with fixed sizes.",
+    ),
+    "ON206": CodeInfo(
+        "no work to delegate",
+        "The partition would hold only operators that move no data and compute nothing; calling the NPU for it costs "
+        "more than it saves. CustomDelegationOptions(allow_no_op_partitions=True) delegates it anyway.",
+    ),
+    "ON301": CodeInfo("LiteRT graph invalid", "A LiteRT graph failed verification; this is a bug, please report it."),
+    "ON302": CodeInfo("LiteRT file unreadable", "The bytes are not a LiteRT (.tflite) model, or they are damaged."),
+    "ON303": CodeInfo(
+        "LiteRT model not supported", "The model uses an operator, type or feature that is not supported."
+    ),
+}

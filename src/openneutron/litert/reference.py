@@ -1,0 +1,38 @@
+"""The oracle: LiteRT's reference kernels (`BUILTIN_REF`), which define what bit-exact means here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from openneutron.litert.file import write
+from openneutron.litert.ir import Graph
+
+
+class Reference:
+    """A LiteRT graph loaded once into the reference interpreter, to be run many times."""
+
+    def __init__(self, model: Graph | bytes):
+        from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+        raw = write(model) if isinstance(model, Graph) else model
+        self._interpreter = Interpreter(
+            model_content=raw, experimental_op_resolver_type=OpResolverType.BUILTIN_REF, num_threads=1
+        )
+        self._interpreter.allocate_tensors()
+        # Subgraph order, not the order of names that the details come in.
+        self._inputs = [d["index"] for d in self._interpreter.get_input_details()]
+        self._outputs = [d["index"] for d in self._interpreter.get_output_details()]
+
+    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The outputs for these inputs, in the graph's order."""
+        for index, array in zip(self._inputs, inputs, strict=True):
+            self._interpreter.set_tensor(index, array)
+        self._interpreter.invoke()
+        return [self._interpreter.get_tensor(index).copy() for index in self._outputs]
+
+
+def run_reference(model: Graph | bytes, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Run once on the reference interpreter."""
+    return Reference(model).run(inputs)
