@@ -1,0 +1,239 @@
+"""The types of the operator table: what an operator is to every stage, in one value.
+
+Nothing here imports torch: the table is data, and `openneutron ops` prints it at once. Operators are named as
+`aten.relu.default`; the stages that see torch graphs turn a node into a `Call` and ask the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from openneutron.diagnostics import Reject
+from openneutron.litert.ir import Activation, Quant, Tensor
+
+if TYPE_CHECKING:
+    from openneutron.litert.build import Builder
+
+# ---------------------------------------------------------------------------------------------------------------
+# What an operator is called with
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor as an operator sees it: an activation, or a constant if `data` gives its values.
+
+    A quantized constant's data are its integers, not the real numbers they stand for.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    quant: Quant | None = None
+    data: Callable[[], np.ndarray] | None = None
+
+    @property
+    def is_const(self) -> bool:
+        return self.data is not None
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def array(self) -> np.ndarray:
+        """The values of a constant."""
+        assert self.data is not None, f"{self.name} is not a constant"
+        return self.data()
+
+    def real(self) -> np.ndarray:
+        """The real numbers a constant stands for, in double precision."""
+        array = self.array()
+        if self.quant is None:
+            return array.astype(np.float64)
+        shape = [1] * array.ndim
+        if not self.quant.is_per_tensor:
+            shape[self.quant.axis] = -1
+        scale = np.array(self.quant.scale, np.float64).reshape(shape)
+        zero = np.array(self.quant.zero_point, np.int64).reshape(shape)
+        return (array.astype(np.int64) - zero) * scale
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One use of an operator: arguments by schema name, the quantized result, and an activation fused into it."""
+
+    name: str
+    op: str
+    args: Mapping[str, Any]
+    out: Value
+    activation: Activation = Activation.NONE
+
+    def __getitem__(self, name: str) -> Any:
+        return self.args[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An argument, or the default when it is absent or None."""
+        value = self.args.get(name)
+        return default if value is None else value
+
+    @property
+    def tensors(self) -> list[Value]:
+        """Every tensor argument, lists flattened, in schema order."""
+        found: list[Value] = []
+        for value in self.args.values():
+            items = value if isinstance(value, tuple | list) else (value,)
+            found += [v for v in items if isinstance(v, Value)]
+        return found
+
+    @property
+    def input(self) -> Value:
+        """The first tensor argument."""
+        return self.tensors[0]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What the quantizer does
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Each tensor input and the output have parameters of their own."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The operator moves or selects values: inputs and output share one set of parameters."""
+
+
+@dataclass(frozen=True)
+class FixedOutput:
+    """The range of the output is known: its parameters are constants."""
+
+    scale: float
+    zero_point: int
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """Constant weights: symmetric int8, per tensor or per output channel; int32 bias derived from input and weight."""
+
+    weight: str = "weight"
+    bias: str = "bias"
+    channel_axis: int | None = 0  # the weight's output-channel axis; None: always per tensor
+
+
+Intent = Observed | Shared | FixedOutput | Weighted
+
+# ---------------------------------------------------------------------------------------------------------------
+# What is required of a call
+
+
+@dataclass(frozen=True)
+class Case:
+    """A use of an operator for tests: `make(torch)` gives a module or function, called on inputs of `shapes`."""
+
+    label: str
+    make: Callable[[Any], Any]
+    shapes: tuple[tuple[int, ...], ...]
+    channels_last: bool = False  # also run with channels-last inputs
+    qat: bool = False  # also run through quantization-aware training
+    positive: bool = False  # inputs are drawn from (0, 4] (log, rsqrt, sqrt)
+    tolerance: int = 1  # largest difference from the quantized PyTorch graph, in LSB
+
+
+OPEN, EIQ = "open", "eiq"
+BOTH = (OPEN, EIQ)
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A limit: its sentence is the documentation, the reason given to the user and the negative test's expectation."""
+
+    sentence: str
+    holds: Callable[[Call], bool]
+    got: Callable[[Call], Any] | None = None
+    converters: tuple[str, ...] = BOTH
+    hint: str = ""
+    violated_by: Case | None = None
+
+    def check(self, call: Call) -> Reject | None:
+        """None if the call meets the constraint, else the reason with the offending value."""
+        if self.holds(call):
+            return None
+        got = f" (got {_plain(self.got(call))})" if self.got else ""
+        return Reject("ON203", f"{self.sentence}{got}", self.hint)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(_plain(v) for v in value) + "]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# How it is lowered
+
+
+class Lowering:
+    """What a lowering function works with: the LiteRT builder, and the tensor of each value."""
+
+    def __init__(self, build: Builder, lookup: Callable[[Value], Tensor]):
+        self.build = build
+        self._lookup = lookup
+        self._constants: dict[str, Tensor] = {}
+
+    def __call__(self, value: Value) -> Tensor:
+        """The LiteRT tensor of an activation, or of a quantized constant as it is."""
+        if not value.is_const:
+            return self._lookup(value)
+        if value.name not in self._constants:
+            self._constants[value.name] = self.build.const(value.array(), value.quant, name=value.name)
+        return self._constants[value.name]
+
+
+Lower = Callable[[Lowering, Call], Tensor]
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """One operator: its names at the ATen and the Edge level, and what every stage needs to know of it."""
+
+    names: tuple[str, ...]
+    quantize: Intent | None
+    lower: Lower
+    requires: tuple[Constraint, ...] = ()
+    cases: tuple[Case, ...] = ()
+    fuses_activation: bool = False  # a ReLU-like activation after it may be computed in it
+    no_op: bool = False  # changes neither values nor their order in memory
+    note: str = ""
+    beyond: bool = False  # not covered by NXP's converter: open only
+    tags: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def name(self) -> str:
+        """The operator's principal name."""
+        return self.names[0]
+
+    @property
+    def moves_data(self) -> bool:
+        """Whether the output's parameters are the input's."""
+        return isinstance(self.quantize, Shared)
+
+    def check(self, call: Call, converter: str = OPEN) -> Reject | None:
+        """Why this call cannot be delegated with this converter, or None."""
+        if self.beyond and converter == EIQ:
+            return Reject(
+                "ON203",
+                f"{self.name} is not supported by NXP's converter",
+                "Use the open converter, or leave it on the CPU.",
+            )
+        for constraint in self.requires:
+            if converter in constraint.converters and (reject := constraint.check(call)):
+                return reject
+        return None
