@@ -1,0 +1,55 @@
+"""Small helpers on torch.fx graphs, the same for the ATen and the Edge dialect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Node
+
+
+def overload(node: Node) -> OpOverload | None:
+    """The ATen (or other) operator a node calls; of an Edge operator, the one it stands for."""
+    if node.op != "call_function":
+        return None
+    target: Any = node.target
+    if not isinstance(target, OpOverload):
+        # EdgeOpOverload wraps it; its class is not imported because executorch is slow to load.
+        target = getattr(target, "_op", None)
+    return target if isinstance(target, OpOverload) else None
+
+
+def op_name(node: Node) -> str:
+    """The operator's name in the table, such as `aten.relu.default`; empty for a node that calls none."""
+    op = overload(node)
+    return str(op) if op is not None else ""
+
+
+def bind_args(node: Node) -> dict[str, Any]:
+    """The arguments of a call by schema name, in schema order, defaults included."""
+    op = overload(node)
+    assert op is not None, f"{node.format_node()} calls no operator"
+    bound: dict[str, Any] = {}
+    for position, argument in enumerate(op._schema.arguments):
+        if not argument.kwarg_only and position < len(node.args):
+            bound[argument.name] = node.args[position]
+        elif argument.name in node.kwargs:
+            bound[argument.name] = node.kwargs[argument.name]
+        else:
+            bound[argument.name] = argument.default_value if argument.has_default_value() else None
+    # An Edge operator may have arguments the ATen schema lacks (a dim order); none may be lost.
+    bound.update({name: value for name, value in node.kwargs.items() if name not in bound})
+    return bound
+
+
+def tensor_of(node: Node) -> torch.Tensor | None:
+    """The (fake) tensor a node produces, or None if it produces something else."""
+    value = node.meta.get("val")
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def is_float(node: Node) -> bool:
+    """Whether the node produces a float32 tensor: the only kind that is quantized."""
+    value = tensor_of(node)
+    return value is not None and value.dtype == torch.float32
