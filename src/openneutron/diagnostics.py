@@ -83,6 +83,7 @@ CODES: dict[str, CodeInfo] = {
         "An operator named in operators_not_to_delegate exists neither in the program nor in the operator table. "
         "Names are matched exactly: 'aten::add' means add, never addmm.",
     ),
+    "ON106": CodeInfo("unknown model", "The name is neither a model of the zoo nor one of its aliases."),
     "ON201": CodeInfo(
         "operator not in the table", "No OpSpec describes this operator, so it stays on the CPU."
     ),

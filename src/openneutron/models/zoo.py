@@ -1,0 +1,154 @@
+"""The registry of zoo models: names, shapes and how to build them, without importing torch."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from openneutron.diagnostics import fail, nearest
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class ZooEntry:
+    """One model: where its class is, how it is made, what it takes."""
+
+    name: str
+    description: str
+    cls: str  # "module:Class" below openneutron.models
+    input_shapes: tuple[tuple[int, ...], ...]
+    classes: int | None  # None: not a classifier
+    arguments: dict[str, Any] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+
+    def build(self, seed: int = 0, **overrides: Any) -> torch.nn.Module:
+        """A new model in eval mode; the weights are random, the same for the same seed."""
+        import torch
+
+        module, _, cls = self.cls.partition(":")
+        builder = getattr(importlib.import_module(f"openneutron.models.{module}"), cls)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model: torch.nn.Module = builder(**{**self.arguments, **overrides})
+        return model.eval()
+
+    def example_inputs(self, seed: int = 0) -> tuple[torch.Tensor, ...]:
+        """Random inputs of the model's shapes, the same for the same seed."""
+        import torch
+
+        generator = torch.Generator().manual_seed(seed)
+        return tuple(torch.randn(shape, generator=generator) for shape in self.input_shapes)
+
+
+_ENTRIES = (
+    ZooEntry(
+        "cifarnet",
+        "CifarNet: three 5x5 convolutions, NXP's first example",
+        "cifarnet:CifarNet",
+        ((1, 3, 32, 32),),
+        10,
+        aliases=("cifar10",),
+    ),
+    ZooEntry(
+        "mobilenet_v2",
+        "MobileNetV2 1.0-224, parameter names as in torchvision",
+        "mobilenet_v2:MobileNetV2",
+        ((1, 3, 224, 224),),
+        1000,
+        aliases=("mobilenetv2",),
+    ),
+    ZooEntry(
+        "mobilenet_v1_vww",
+        "MobileNetV1 0.25-96, visual wake words (MLPerf Tiny)",
+        "mobilenet_v1:MobileNetV1",
+        ((1, 3, 96, 96),),
+        2,
+        {"alpha": 0.25, "resolution": 96, "num_classes": 2},
+        aliases=("vww",),
+    ),
+    ZooEntry(
+        "mobilenet_v1_025_128",
+        "MobileNetV1 0.25-128, the size NXP publishes figures for",
+        "mobilenet_v1:MobileNetV1",
+        ((1, 3, 128, 128),),
+        1001,
+        {"alpha": 0.25, "resolution": 128},
+    ),
+    ZooEntry(
+        "mobilenet_v1",
+        "MobileNetV1 1.0-224: weights larger than half the SRAM",
+        "mobilenet_v1:MobileNetV1",
+        ((1, 3, 224, 224),),
+        1001,
+        aliases=("mobilenetv1",),
+    ),
+    ZooEntry(
+        "resnet8",
+        "ResNet-8, image classification (MLPerf Tiny)",
+        "resnet8:ResNet8",
+        ((1, 3, 32, 32),),
+        10,
+    ),
+    ZooEntry(
+        "dscnn",
+        "DS-CNN, keyword spotting (MLPerf Tiny)",
+        "dscnn:DSCNN",
+        ((1, 1, 49, 10),),
+        12,
+        aliases=("kws",),
+    ),
+    ZooEntry(
+        "autoencoder",
+        "Deep autoencoder, anomaly detection (MLPerf Tiny)",
+        "autoencoder:DeepAutoencoder",
+        ((1, 640),),
+        None,
+        aliases=("anomaly",),
+    ),
+    ZooEntry(
+        "tcn",
+        "Temporal convolutional network: causal dilated 1-D convolutions",
+        "tcn:TCN",
+        ((1, 16, 64),),
+        10,
+    ),
+    ZooEntry(
+        "gru",
+        "GRU classifier over a sequence of 16 steps",
+        "gru:GRUClassifier",
+        ((1, 16, 16),),
+        10,
+    ),
+    ZooEntry(
+        "tiny_vit",
+        "Vision Transformer with one block",
+        "tiny_vit:TinyViT",
+        ((1, 3, 32, 32),),
+        10,
+        aliases=("vit",),
+    ),
+)
+
+ZOO: dict[str, ZooEntry] = {entry.name: entry for entry in _ENTRIES}
+_ALIASES: dict[str, str] = {alias: entry.name for entry in _ENTRIES for alias in entry.aliases}
+
+
+def find_model(name: str) -> ZooEntry:
+    """The zoo entry of that name or alias; an unknown name is an error with a suggestion."""
+    entry = ZOO.get(_ALIASES.get(name, name))
+    if entry is None:
+        fail("ON106", "model", f"there is no zoo model '{name}'", nearest(name, [*ZOO, *_ALIASES]))
+    return entry
+
+
+def build_model(name: str, seed: int = 0, **overrides: Any) -> torch.nn.Module:
+    """Build a zoo model by name; overrides are arguments of its class."""
+    return find_model(name).build(seed, **overrides)
+
+
+def example_inputs(name: str, seed: int = 0) -> tuple[torch.Tensor, ...]:
+    """Random inputs for a zoo model."""
+    return find_model(name).example_inputs(seed)
