@@ -94,7 +94,8 @@ CODES: dict[str, CodeInfo] = {
     ),
     "ON203": CodeInfo("constraint not met", "The operator is known, but this use of it exceeds a limit."),
     "ON204": CodeInfo(
-        "excluded by the user", "The operator is named in operators_not_to_delegate, or check_op_support refused it."
+        "excluded by the user",
+        "The operator is named in operators_not_to_delegate, or check_op_support refused it.",
     ),
     "ON205": CodeInfo(
         "dynamic shape",
@@ -105,9 +106,26 @@ CODES: dict[str, CodeInfo] = {
         "The partition would hold only operators that move no data and compute nothing; calling the NPU for it costs "
         "more than it saves. CustomDelegationOptions(allow_no_op_partitions=True) delegates it anyway.",
     ),
-    "ON301": CodeInfo("LiteRT graph invalid", "A LiteRT graph failed verification; this is a bug, please report it."),
-    "ON302": CodeInfo("LiteRT file unreadable", "The bytes are not a LiteRT (.tflite) model, or they are damaged."),
+    "ON301": CodeInfo(
+        "LiteRT graph invalid", "A LiteRT graph failed verification; this is a bug, please report it."
+    ),
+    "ON302": CodeInfo(
+        "LiteRT file unreadable", "The bytes are not a LiteRT (.tflite) model, or they are damaged."
+    ),
     "ON303": CodeInfo(
         "LiteRT model not supported", "The model uses an operator, type or feature that is not supported."
+    ),
+    "ON401": CodeInfo(
+        "no kernel for the operator", "The open converter has no kernel that computes this operator exactly."
+    ),
+    "ON501": CodeInfo(
+        "microcode unreadable", "The bytes are not an OpenNeutron microcode, or they are damaged."
+    ),
+    "ON502": CodeInfo(
+        "microcode does not fit",
+        "The microcode was made for another format version, target or set of kernels.",
+    ),
+    "ON503": CodeInfo(
+        "the runtime refused to run", "The driver found the program or its memory unfit before running it."
     ),
 }
