@@ -1,0 +1,149 @@
+"""Offsets: buffers with life times put into one scratch area, as small as can be found, with a bound.
+
+No placement is smaller than the most bytes ever live at once, so a placement that reaches this bound is
+optimal. Best-fit in several orders reaches it for most networks; where it does not, CP-SAT starts from the
+best of them. The solver's limit counts steps, not seconds: the same buffers get the same offsets everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+ALIGNMENT = 16  # bytes; what NXP's parts are aligned to, and enough for every element type
+SOLVER_EFFORT = 2.0  # CP-SAT's deterministic time; about seconds, but the same everywhere
+SOLVER_LIMIT = 400  # buffers; beyond it the model is too large to pay
+
+
+@dataclass(frozen=True)
+class Block:
+    """A buffer to place: how large it is, and the first and last step at which it must exist."""
+
+    nbytes: int
+    first: int
+    last: int
+
+    def meets(self, other: Block) -> bool:
+        """Whether both exist at some step."""
+        return self.first <= other.last and other.first <= self.last
+
+
+@dataclass(frozen=True)
+class Placement:
+    """An offset for each block, the size of the area, and the least size any placement could have."""
+
+    offsets: tuple[int, ...]
+    nbytes: int
+    bound: int
+    method: str
+
+    @property
+    def gap(self) -> float:
+        """How far above the bound the area is, as a fraction."""
+        return self.nbytes / self.bound - 1 if self.bound else 0.0
+
+
+def aligned(nbytes: int) -> int:
+    """The size rounded up to the alignment."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def place(blocks: Sequence[Block]) -> Placement:
+    """Put the blocks into the smallest area found; blocks that exist at the same step never overlap."""
+    blocks = [Block(aligned(b.nbytes), b.first, b.last) for b in blocks]
+    bound = most_live(blocks)
+    clashes = [[j for j, other in enumerate(blocks) if j != i and block.meets(other)]
+               for i, block in enumerate(blocks)]  # fmt: skip
+
+    best, best_size, method = _best_fit(blocks, clashes)
+    if best_size > bound and len(blocks) <= SOLVER_LIMIT:
+        solved = _solve(blocks, clashes, best, best_size, bound)
+        if solved is not None:
+            best, best_size, method = solved, _size(blocks, solved), "CP-SAT"
+    return Placement(tuple(best), best_size, bound, method)
+
+
+def most_live(blocks: Sequence[Block]) -> int:
+    """The most bytes that exist at one step: the lower bound of every placement."""
+    change: dict[int, int] = {}
+    for block in blocks:
+        change[block.first] = change.get(block.first, 0) + block.nbytes
+        change[block.last + 1] = change.get(block.last + 1, 0) - block.nbytes
+    live = most = 0
+    for step in sorted(change):
+        live += change[step]
+        most = max(most, live)
+    return most
+
+
+def _size(blocks: Sequence[Block], offsets: Sequence[int]) -> int:
+    return max((o + b.nbytes for o, b in zip(offsets, blocks, strict=True)), default=0)
+
+
+def _fit(blocks: Sequence[Block], clashes: Sequence[Sequence[int]], order: Sequence[int]) -> list[int]:
+    """Place in this order, each block into the tightest gap left by those it meets, else on top of them."""
+    offsets = [-1] * len(blocks)
+    for index in order:
+        need = blocks[index].nbytes
+        taken = sorted((offsets[j], offsets[j] + blocks[j].nbytes) for j in clashes[index] if offsets[j] >= 0)
+        at, tightest, top = -1, -1, 0
+        for begin, end in taken:
+            room = begin - top
+            if room >= need and (tightest < 0 or room < tightest):
+                at, tightest = top, room
+            top = max(top, end)
+        offsets[index] = at if at >= 0 else top
+    return offsets
+
+
+def _best_fit(blocks: Sequence[Block], clashes: Sequence[Sequence[int]]) -> tuple[list[int], int, str]:
+    """Best-fit in a few orders known to be good: the best of them."""
+    span = [b.last - b.first + 1 for b in blocks]
+    keys = {
+        "largest first": lambda i: (-blocks[i].nbytes, -span[i], i),
+        "longest first": lambda i: (-span[i], -blocks[i].nbytes, i),
+        "largest area first": lambda i: (-span[i] * blocks[i].nbytes, i),
+        "earliest first": lambda i: (blocks[i].first, -blocks[i].nbytes, i),
+        "latest first": lambda i: (-blocks[i].last, -blocks[i].nbytes, i),
+    }
+    best: tuple[list[int], int, str] | None = None
+    for name, key in keys.items():
+        order = sorted(range(len(blocks)), key=key)
+        offsets = _fit(blocks, clashes, order)
+        size = _size(blocks, offsets)
+        if best is None or size < best[1]:
+            best = offsets, size, f"best fit, {name}"
+    assert best is not None
+    return best
+
+
+def _solve(
+    blocks: Sequence[Block], clashes: Sequence[Sequence[int]], hint: Sequence[int], size: int, bound: int
+) -> list[int] | None:
+    """CP-SAT: rectangles of life time by bytes that do not overlap, least height; None if nothing better."""
+    from ortools.sat.python import cp_model  # imported here: most graphs never need it
+
+    model = cp_model.CpModel()
+    unit = ALIGNMENT
+    top = model.new_int_var(bound // unit, size // unit - 1, "top")
+    starts, spans_x, spans_y = [], [], []
+    for index, block in enumerate(blocks):
+        height = block.nbytes // unit
+        start = model.new_int_var(0, max(0, size // unit - 1 - height), f"at{index}")
+        model.add(start + height <= top)
+        starts.append(start)
+        if height and clashes[index]:
+            life = block.last - block.first + 1
+            spans_x.append(model.new_fixed_size_interval_var(block.first, life, f"t{index}"))
+            spans_y.append(model.new_fixed_size_interval_var(start, height, f"m{index}"))
+    model.add_no_overlap_2d(spans_x, spans_y)
+    model.minimize(top)
+    for start, offset in zip(starts, hint, strict=True):
+        model.add_hint(start, offset // unit)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1  # several workers race, and the winner is not always the same
+    solver.parameters.random_seed = 0
+    solver.parameters.max_deterministic_time = SOLVER_EFFORT
+    if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return None
+    return [solver.value(start) * unit for start in starts]

@@ -1,0 +1,148 @@
+"""Which tensors share memory: the graph's tensors as views of buffers, before any order or offset is chosen.
+
+A reshape, a contiguous slice and a concatenation along the outermost axis need not move a byte: the output
+of the first two is a view of their input, and the inputs of the last are views of its output. Program inputs
+and outputs live in the caller's buffers; everything else is a scratch buffer the planner will place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from openneutron.compiler.shapes import concat_axis, slice_of
+from openneutron.litert.ir import DTYPES, Builtin, Graph, Op, Tensor
+
+
+class Home(Enum):
+    """Who owns a buffer's memory."""
+
+    SCRATCH = "scratch"
+    INPUT = "input"
+    OUTPUT = "output"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A contiguous piece of memory that holds one or more tensors at fixed offsets."""
+
+    home: Home
+    number: int  # which input or output; for scratch, a running number
+    nbytes: int
+    name: str  # of the tensor that gives it its size
+
+
+@dataclass(frozen=True)
+class View:
+    """Where a tensor lies inside a buffer."""
+
+    buffer: Buffer
+    offset: int
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Every activation tensor's view, and the ops that need no kernel: their output is already there."""
+
+    views: dict[Tensor, View]
+    free_ops: frozenset[Op]
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """Every buffer once, in order of appearance."""
+        return list(dict.fromkeys(view.buffer for view in self.views.values()))
+
+    def whole(self, tensor: Tensor) -> bool:
+        """Whether the tensor fills its buffer: only such a tensor may be overwritten as a whole."""
+        view = self.views[tensor]
+        return view.offset == 0 and tensor.nbytes == view.buffer.nbytes
+
+
+@dataclass(eq=False)
+class _Class:
+    """Tensors at fixed distances from one another while the classes are being merged."""
+
+    home: Home
+    number: int
+    nbytes: int
+    name: str
+    members: dict[Tensor, int] = field(default_factory=dict)
+
+
+def share_storage(graph: Graph, may_share: Callable[[Op], bool] = lambda op: True) -> Storage:
+    """Merge tensors that can be views of one another; an op for which `may_share` is false moves its data."""
+    classes: dict[Tensor, _Class] = {}
+    for index, t in enumerate(graph.inputs):
+        classes[t] = _Class(Home.INPUT, index, t.nbytes, t.name, {t: 0})
+    numbers = {t: i for i, t in reversed(list(enumerate(graph.outputs)))}
+    for op in graph.ops:
+        for t in op.outputs:
+            home, number = (Home.OUTPUT, numbers[t]) if t in numbers else (Home.SCRATCH, 0)
+            classes[t] = _Class(home, number, t.nbytes, t.name, {t: 0})
+
+    free = {op for op in graph.ops if may_share(op) and _try_merge(op, classes)}
+    buffers: dict[_Class, Buffer] = {}
+    for cls in dict.fromkeys(classes.values()):
+        number = len(buffers) if cls.home is Home.SCRATCH else cls.number
+        buffers[cls] = Buffer(cls.home, number, cls.nbytes, cls.name)
+    views = {t: View(buffers[cls], cls.members[t]) for t, cls in classes.items()}
+    return Storage(views, frozenset(free))
+
+
+def can_share(op: Op) -> bool:
+    """Whether an op is of the kind that may need no kernel (it still depends on where its operands live)."""
+    return next(iter(_placements(op)), None) is not None
+
+
+def _placements(op: Op) -> Iterable[tuple[Tensor, Tensor, int]]:
+    """`(guest, host, offset)`: what must hold for an op to be free, in bytes; nothing if it never can be."""
+    if op.kind is Builtin.RESHAPE:
+        return [(op.output, op.operand(0), 0)]
+    if (region := slice_of(op)) is not None:
+        source, out = op.operand(0), op.output
+        if region.is_contiguous(source.shape):
+            return [(out, source, region.flat_begin(source.shape) * DTYPES[out.dtype])]
+        return []
+    if op.kind is Builtin.CONCATENATION:
+        axis, out = concat_axis(op), op.output
+        if math.prod(out.shape[:axis]) != 1:
+            return []
+        result, offset = [], 0
+        for t in op.inputs:
+            assert t is not None
+            result.append((t, out, offset))
+            offset += t.nbytes
+        return result
+    return []
+
+
+def _try_merge(op: Op, classes: dict[Tensor, _Class]) -> bool:
+    """Merge the classes of a free op; all of its placements hold, or nothing changes."""
+    placements = list(_placements(op))
+    if not placements or any(t not in classes for pair in placements for t in pair[:2]):
+        return False  # a constant operand has to be copied in
+    if len(placements) == 1 and op.kind is Builtin.RESHAPE:
+        guest, host, _ = placements[0]
+        if not _is_guest(guest, classes):
+            placements = [(host, guest, 0)]  # a view works both ways: the input may move into the output
+    guests = [classes[guest] for guest, _, _ in placements]
+    hosts = {classes[host] for _, host, _ in placements}
+    if len(set(guests)) != len(guests) or hosts & set(guests):
+        return False
+    if not all(_is_guest(guest, classes) for guest, _, _ in placements):
+        return False
+    for guest, host, offset in placements:
+        moved, target = classes[guest], classes[host]
+        base = target.members[host] + offset
+        for t, at in moved.members.items():
+            target.members[t] = base + at
+            classes[t] = target
+    return True
+
+
+def _is_guest(tensor: Tensor, classes: dict[Tensor, _Class]) -> bool:
+    """A tensor can move into another buffer if it is the whole of a scratch buffer."""
+    cls = classes[tensor]
+    return cls.home is Home.SCRATCH and cls.members[tensor] == 0 and cls.nbytes == tensor.nbytes
