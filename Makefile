@@ -61,14 +61,15 @@ lock: ## write the versions of the virtual environment to constraints.txt
 	@mv constraints.new constraints.txt
 
 cross-tools:
-	@scripts="gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm"; \
+	@pkgs="gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm"; \
 	if command -v arm-none-eabi-gcc >/dev/null && command -v qemu-system-arm >/dev/null; then exit 0; fi; \
 	sudo=; if [ "$$(id -u)" != 0 ]; then sudo="sudo -n"; fi; \
 	if ! command -v apt-get >/dev/null; then why="this is not a Debian or Ubuntu system"; \
 	elif ! $$sudo true 2>/dev/null; then why="that needs root or passwordless sudo"; \
-	elif $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$scripts >/dev/null; then exit 0; \
+	elif echo "installing $$pkgs" && $$sudo apt-get update -qq \
+	  && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$pkgs >/dev/null; then exit 0; \
 	else why="apt-get failed"; fi; \
-	echo "note: could not install $$scripts ($$why): the firmware tests cannot run" >&2
+	echo "note: could not install $$pkgs ($$why): the firmware tests cannot run" >&2
 
 # One recipe checks the interpreter and says what is wrong; a bare "python3.11: not found" helps nobody.
 $(PY):
