@@ -118,6 +118,34 @@ CODES: dict[str, CodeInfo] = {
     "ON401": CodeInfo(
         "no kernel for the operator", "The open converter has no kernel that computes this operator exactly."
     ),
+    "ON402": CodeInfo(
+        "graph cannot be compiled",
+        "The open converter compiles static int8 graphs; a tensor or operator is outside of that.",
+    ),
+    "ON403": CodeInfo(
+        "does not fit the SRAM",
+        "Activations, prefetched weights and (unless they stay in flash) weights exceed the SRAM given. The message "
+        "has the sum; fetch_constants_to_sram keeps weights in flash, sram_bytes is the limit.",
+    ),
+    "ON410": CodeInfo(
+        "converted model unreadable",
+        "The LiteRT model a converter returned is not a single NeutronGraph operator with its parts.",
+    ),
+    "ON411": CodeInfo("eiq_neutron_sdk is missing", "The eiq converter needs NXP's SDK, which is not installed."),
+    "ON412": CodeInfo(
+        "eiq_neutron_sdk does not fit", "The installed SDK does not import or has another interface than needed."
+    ),
+    "ON413": CodeInfo(
+        "eiq_neutron_sdk crashed", "NXP's converter ended its process; it runs in a child, so nothing else is lost."
+    ),
+    "ON414": CodeInfo("eiq_neutron_sdk refused", "NXP's converter raised an error for this model or option."),
+    "ON415": CodeInfo("target unknown to eiq_neutron_sdk", "The installed SDK does not know the target's name."),
+    "ON416": CodeInfo("eiq_neutron_sdk took too long", "NXP's converter was stopped at its time limit."),
+    "ON420": CodeInfo("payload unreadable", "The bytes are not a whole delegate payload."),
+    "ON421": CodeInfo(
+        "payload does not fit",
+        "The payload was made by another converter, for another microcode format or for another target.",
+    ),
     "ON501": CodeInfo(
         "microcode unreadable", "The bytes are not an OpenNeutron microcode, or they are damaged."
     ),
