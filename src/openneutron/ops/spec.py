@@ -105,6 +105,8 @@ class Call:
 class Observed:
     """Each tensor input and the output have parameters of their own."""
 
+    inputs: tuple[str, ...] = ()  # the arguments that are quantized; none named: every tensor
+
 
 @dataclass(frozen=True)
 class Shared:

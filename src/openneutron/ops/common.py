@@ -1,0 +1,114 @@
+"""What the operator families share: small lowering combinators, test-case makers and common constraints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from openneutron.litert.build import Builder
+from openneutron.litert.ir import Activation, Builtin, Quant, Tensor
+from openneutron.ops.spec import EIQ, Call, Case, Constraint, Lower, Lowering
+
+# ---------------------------------------------------------------------------------------------------------------
+# Lowering
+
+
+def unary(kind: Builtin, **options: Any) -> Lower:
+    """One LiteRT op on the first operand, same shape."""
+
+    def lower(at: Lowering, call: Call) -> Tensor:
+        return at.build.op(kind, [at(call.input)], call.out.shape, call.out.quant, options=options)
+
+    return lower
+
+
+Island = Callable[[Builder, Tensor, Call], Tensor]
+
+
+def island(body: Island) -> Lower:
+    """A function of one variable, written in LiteRT's float ops between DEQUANTIZE and QUANTIZE.
+
+    That is exactly what the quantized PyTorch graph means; the open converter turns the whole island into one
+    256-entry table.
+    """
+
+    def lower(at: Lowering, call: Call) -> Tensor:
+        b = at.build
+        assert call.out.quant is not None
+        return b.quantize(body(b, b.dequantize(at(call.input)), call), call.out.quant)
+
+    return lower
+
+
+def apply(b: Builder, kind: Builtin, *operands: Tensor | float, **options: Any) -> Tensor:
+    """A float elementwise op inside an island; numbers become constants."""
+    tensors = [b.const(np.float32(o).reshape(1)) if not isinstance(o, Tensor) else o for o in operands]
+    shape = max((t.shape for t in tensors), key=len)
+    return b.op(kind, list(tensors), shape, None, dtype="float32", options=options)
+
+
+def quant_of(call: Call) -> Quant:
+    """The parameters of the result."""
+    assert call.out.quant is not None, f"{call.name} has no quantized result"
+    return call.out.quant
+
+
+def fused(call: Call) -> dict[str, Any]:
+    """The option that carries the fused activation."""
+    return {"fusedActivationFunction": call.activation}
+
+
+def normalize(dim: int, rank: int) -> int:
+    """A dimension counted from the front."""
+    return dim + rank if dim < 0 else dim
+
+
+def dims_of(call: Call, name: str = "dim") -> list[int]:
+    """The reduced dimensions, from the front, in order; all of them if none is named."""
+    rank = call.input.rank
+    dims = call.get(name, ())
+    dims = (dims,) if isinstance(dims, int) else tuple(dims)
+    return sorted({normalize(d, rank) for d in dims}) if dims else list(range(rank))
+
+
+def activation_of(lo: float | None, hi: float | None) -> Activation | None:
+    """The LiteRT activation that clamps to these bounds, if there is one."""
+    bounds = (None if lo is None else float(lo), None if hi is None or hi == float("inf") else float(hi))
+    return {
+        (0.0, None): Activation.RELU, (0.0, 6.0): Activation.RELU6, (-1.0, 1.0): Activation.RELU_N1_TO_1,
+    }.get(bounds)  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Test cases
+
+
+def on_ranks(lo: int, hi: int, function: Callable[[Any], Callable[..., Any]], *, inputs: int = 1,
+             **flags: Any) -> tuple[Case, ...]:  # fmt: skip
+    """The function on inputs of every rank from `lo` to `hi`; `function(torch)` gives the callable."""
+    full = (2, 3, 4, 5, 3)
+    return tuple(
+        Case(f"{rank}d", function, (full[:rank],) * inputs, channels_last=rank == 4, **flags) for rank in range(lo, hi + 1)
+    )
+
+
+def as_layer(name: str, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+    """A maker of `torch.nn.<name>(*args, **kwargs)`."""
+    return lambda torch: getattr(torch.nn, name)(*args, **kwargs)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Constraints that several families share
+
+
+def published(sentence: str, holds: Callable[[Call], bool], got: Callable[[Call], Any] | None = None,
+              violated_by: Case | None = None, hint: str = "The open converter has no such limit.") -> Constraint:  # fmt: skip
+    """A limit NXP publishes for its own converter and silicon."""
+    return Constraint(sentence, holds, got, (EIQ,), hint, violated_by)
+
+
+def at_most(limit: int, what: str, values: Callable[[Call], list[int]], violated_by: Case) -> Constraint:
+    """A published upper bound on every one of some sizes."""
+    return published(f"{what} must be at most {limit}", lambda c: max(values(c)) <= limit, values, violated_by)

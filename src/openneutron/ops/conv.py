@@ -1,0 +1,318 @@
+"""Convolutions: 1-D and 2-D, grouped, depthwise, transposed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from openneutron.litert.build import Builder
+from openneutron.litert.ir import Builtin, Padding, Quant, Tensor
+from openneutron.ops.common import at_most, fused, published, quant_of
+from openneutron.ops.spec import Call, Case, Constraint, Lowering, OpSpec, Value, Weighted
+
+# ---------------------------------------------------------------------------------------------------------------
+# Geometry shared with pooling
+
+
+def same_or_valid(size: int, out: int, kernel: int, stride: int, before: int) -> set[Padding]:
+    """The LiteRT padding modes that read exactly these windows along one dimension."""
+    modes = set()
+    if before == 0 and (out - 1) * stride + kernel <= size and out == (size - kernel) // stride + 1:
+        modes.add(Padding.VALID)
+    total = max((out - 1) * stride + kernel - size, 0)
+    if out == -(-size // stride) and before == total // 2:
+        modes.add(Padding.SAME)
+    return modes
+
+
+def padding_mode(sizes: list[int], outs: list[int], kernels: list[int], strides: list[int],
+                 before: list[int]) -> Padding | None:  # fmt: skip
+    """One LiteRT padding mode for all dimensions, or None if explicit padding is needed."""
+    modes = set(Padding)
+    for args in zip(sizes, outs, kernels, strides, before, strict=True):
+        modes &= same_or_valid(*args)
+    return max(modes) if modes else None
+
+
+def rows_after(size: int, out: int, kernel: int, stride: int, before: int) -> int:
+    """How many rows beyond the input the last window reads."""
+    return max((out - 1) * stride + kernel - before - size, 0)
+
+
+def pair(value: Any, count: int = 2, default: int = 1) -> list[int]:
+    """An int-list argument brought to `count` values: 1-D operators get a leading unit dimension."""
+    values = [value] if isinstance(value, int) else list(value)
+    values = values * count if len(values) == 1 and count == 2 else values
+    return [default] * (count - len(values)) + [int(v) for v in values]
+
+
+def spatial(value: Any, dims: int, default: int) -> list[int]:
+    """A per-dimension argument for `dims` spatial dimensions, as two values (height 1 for 1-D)."""
+    values = [value] if isinstance(value, int) else list(value)
+    if len(values) == 1:
+        values *= dims
+    return [default] * (2 - dims) + [int(v) for v in values]
+
+
+def as_2d(b: Builder, x: Tensor) -> Tensor:
+    """NCL as NC1L; NCHW as it is."""
+    return x if x.rank == 4 else b.reshape(x, (*x.shape[:2], 1, x.shape[2]))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Constraints
+
+
+def is_transposed(call: Call) -> bool:
+    """Whether the call is a transposed convolution, under any of its names."""
+    return bool(call.get("transposed", "conv_transpose" in call.op))
+
+
+def _dims(call: Call) -> int:
+    return call["input"].rank - 2
+
+
+def _kernel(call: Call) -> list[int]:
+    return list(call["weight"].shape[2:])
+
+
+def _values(name: str, default: int) -> Any:
+    return lambda call: spatial(call.get(name, default), _dims(call), default)
+
+
+def _kernel_area(call: Call) -> int:
+    """kH * kW * input channels rounded up to the eight MACs of a pipe."""
+    channels = call["weight"].shape[0 if is_transposed(call) else 1]
+    return math.prod(_kernel(call)) * -(-channels // 8) * 8
+
+
+def _is_depthwise(call: Call) -> bool:
+    return call.get("groups", 1) == call["input"].shape[1] and call["weight"].shape[1] == 1
+
+
+def _conv_case(label: str, cin: int, cout: int, kernel: Any, size: tuple[int, ...], *, batch: int = 1, layer: str = "",
+               relu: str = "", **kwargs: Any) -> Case:  # fmt: skip
+    def make(torch: Any) -> Any:
+        conv = getattr(torch.nn, layer or f"Conv{len(size)}d")(cin, cout, kernel, **kwargs)
+        return torch.nn.Sequential(conv, getattr(torch.nn, relu)()) if relu else conv
+
+    return Case(label, make, ((batch, cin, *size),), channels_last=len(size) == 2, qat=not layer)
+
+
+_WIDE = Case("kernel 4097", lambda torch: torch.nn.Conv1d(1, 1, 4097), ((1, 1, 4100),))
+COMMON = (
+    Constraint(
+        "Convolution must be 1-D or 2-D", lambda c: _dims(c) in (1, 2), _dims,
+        hint="Write a 3-D convolution as 2-D ones.",
+        violated_by=Case("3d", lambda torch: torch.nn.Conv3d(1, 2, 2), ((1, 1, 4, 4, 4),)),
+    ),
+    Constraint(
+        "Weights must be constant", lambda c: c["weight"].is_const,
+        violated_by=Case("weights as input", lambda torch: lambda x, w: torch.conv2d(x, w), ((1, 2, 5, 5), (3, 2, 2, 2))),
+    ),
+    Constraint(
+        "Weights must be symmetric (zero point 0)", lambda c: set(c["weight"].quant.zero_point) == {0},
+        lambda c: sorted(set(c["weight"].quant.zero_point)), hint="Quantize with NeutronQuantizer.",
+    ),
+    Constraint("Bias must be constant", lambda c: c.get("bias") is None or c["bias"].is_const),
+    Constraint(
+        "Transposed convolution must have groups 1", lambda c: not is_transposed(c) or c["groups"] == 1,
+        lambda c: c["groups"],
+        violated_by=Case("groups 2", lambda torch: torch.nn.ConvTranspose2d(4, 4, 2, groups=2), ((1, 4, 4, 4),)),
+    ),
+)  # fmt: skip
+PUBLISHED = (
+    published(
+        "Groups must be 1 or depthwise", lambda c: is_transposed(c) or c["groups"] == 1 or _is_depthwise(c),
+        lambda c: c["groups"],
+    ),
+    at_most(4096, "Kernel", _kernel, _WIDE),
+    at_most(4096, "Stride", _values("stride", 1),
+            Case("stride 4097", lambda torch: torch.nn.Conv1d(1, 1, 1, stride=4097), ((1, 1, 4100),))),
+    at_most(4096, "Dilation", _values("dilation", 1),
+            Case("dilation 4097", lambda torch: torch.nn.Conv1d(1, 1, 2, dilation=4097), ((1, 1, 4100),))),
+    published(
+        "kH * kW * channels (rounded up to 8) must be at most 65535", lambda c: _kernel_area(c) <= 65535, _kernel_area,
+        Case("large window", lambda torch: torch.nn.Conv2d(1024, 1, 8), ((1, 1024, 8, 8),)),
+    ),
+    published(
+        "Transposed convolution's stride must be 1 or 2",
+        lambda c: not is_transposed(c) or max(_values("stride", 1)(c)) <= 2, _values("stride", 1),
+        Case("stride 3", lambda torch: torch.nn.ConvTranspose2d(2, 2, 3, stride=3), ((1, 2, 4, 4),)),
+    ),
+    published(
+        "Transposed convolution's stride must be at most its kernel",
+        lambda c: not is_transposed(c) or all(s <= k for s, k in zip(c["stride"], _kernel(c), strict=False)),
+        lambda c: c["stride"],
+        Case("stride over kernel", lambda torch: torch.nn.ConvTranspose2d(2, 2, 1, stride=2), ((1, 2, 4, 4),)),
+    ),
+    published(
+        "Transposed convolution's padding must be less than its kernel",
+        lambda c: not is_transposed(c) or all(p < k for p, k in zip(c["padding"], _kernel(c), strict=False)),
+        lambda c: c["padding"],
+        Case("wide padding", lambda torch: torch.nn.ConvTranspose2d(2, 2, 2, padding=2), ((1, 2, 5, 5),)),
+    ),
+)  # fmt: skip
+
+# ---------------------------------------------------------------------------------------------------------------
+# Lowering
+
+
+def weight_quant(weight: Value, axis: int) -> Quant:
+    """The weight's parameters, with the output-channel axis where LiteRT has it."""
+    assert weight.quant is not None
+    q = weight.quant
+    return q if q.is_per_tensor else Quant(q.scale, q.zero_point, axis)
+
+
+def bias_const(at: Lowering, bias: Value | None, x: Quant, weight: Quant, channels: int) -> Tensor:
+    """The int32 bias in units of input scale times weight scale; zeros if there is none."""
+    steps = np.float64(x.scale[0]) * np.array(weight.scale, np.float64)
+    quant = Quant.per_tensor(float(steps[0])) if len(steps) == 1 else Quant.per_axis(steps)
+    if bias is None:
+        return at.build.const(np.zeros(channels, np.int32), quant)
+    if bias.quant is not None and bias.dtype == "int32":
+        unit = np.array(bias.quant.scale, np.float64)
+        if np.allclose(unit, steps, rtol=1e-5):
+            return at.build.const(bias.array().reshape(-1), quant)
+    # A float bias (a bias-less convolution whose batch norm was folded in QAT), or foreign parameters.
+    values = np.rint(bias.real().reshape(-1) / steps)
+    return at.build.const(np.clip(values, -(2**31), 2**31 - 1).astype(np.int32), quant)
+
+
+def lower_convolution(at: Lowering, call: Call) -> Tensor:
+    """CONV_2D, DEPTHWISE_CONV_2D or TRANSPOSE_CONV on channels-last tensors."""
+    b = at.build
+    x = as_2d(b, at(call["input"]))
+    weights = call["weight"].array()
+    weights = weights.reshape(*weights.shape[:2], *([1] * (4 - weights.ndim)), *weights.shape[2:])
+    out = call.out.shape if call.out.rank == 4 else (*call.out.shape[:2], 1, call.out.shape[2])
+    y = (_transpose_conv if is_transposed(call) else _conv)(at, call, x, weights, out)
+    return b.reshape(b.to_channels_first(y), call.out.shape)
+
+
+def _conv(at: Lowering, call: Call, x: Tensor, weights: np.ndarray, out: tuple[int, ...]) -> Tensor:
+    b, dims = at.build, _dims(call)
+    stride, dilation = spatial(call.get("stride", 1), dims, 1), spatial(call.get("dilation", 1), dims, 1)
+    reach = [d * (k - 1) + 1 for d, k in zip(dilation, weights.shape[2:], strict=True)]
+    before = _padding_before(call, reach, dims)
+    mode = padding_mode(list(x.shape[2:]), list(out[2:]), reach, stride, before)
+    if mode is None:
+        after = [rows_after(*a) for a in zip(x.shape[2:], out[2:], reach, stride, before, strict=True)]
+        x = pad_spatial(b, x, before, after)
+        mode = Padding.VALID
+    depthwise = _is_depthwise(call)
+    kind = Builtin.DEPTHWISE_CONV_2D if depthwise else Builtin.CONV_2D
+    quant = weight_quant(call["weight"], 3 if depthwise else 0)
+    packed = weights.transpose(1, 2, 3, 0) if depthwise else weights.transpose(0, 2, 3, 1)
+    options = {"padding": mode, "strideH": stride[0], "strideW": stride[1], "dilationHFactor": dilation[0],
+               "dilationWFactor": dilation[1], **fused(call)}  # fmt: skip
+    if depthwise:
+        options["depthMultiplier"] = weights.shape[0] // x.shape[1]
+    operands = [b.to_channels_last(x), b.const(packed, quant),
+                bias_const(at, call.get("bias"), call["input"].quant, quant, weights.shape[0])]  # fmt: skip
+    return b.op(kind, operands, (out[0], out[2], out[3], out[1]), quant_of(call), options=options)
+
+
+def _padding_before(call: Call, reach: list[int], dims: int) -> list[int]:
+    padding = call.get("padding", 0)
+    if padding == "same":
+        return [(r - 1) // 2 for r in reach]
+    return [0, 0] if padding == "valid" else spatial(padding, dims, 0)
+
+
+def pad_spatial(b: Builder, x: Tensor, before: list[int], after: list[int]) -> Tensor:
+    """Zeros around the height and width of an NCHW tensor."""
+    rows = np.array([[0, 0], [0, 0], [before[0], after[0]], [before[1], after[1]]], np.int32)
+    shape = tuple(int(d + lo + hi) for d, (lo, hi) in zip(x.shape, rows, strict=True))
+    return b.op(Builtin.PAD, [x, b.const(rows)], shape, x.quant)
+
+
+def _transpose_conv(at: Lowering, call: Call, x: Tensor, weights: np.ndarray, out: tuple[int, ...]) -> Tensor:
+    b, dims = at.build, _dims(call)
+    stride, padding = spatial(call.get("stride", 1), dims, 1), spatial(call.get("padding", 0), dims, 0)
+    weights = _spread(weights, spatial(call.get("dilation", 1), dims, 1)).transpose(1, 2, 3, 0)
+    kernel, size, wanted = weights.shape[1:3], x.shape[2:], out[2:]
+    # SAME is right where its own padding, (reach - output) / 2, is the call's.
+    same = all(
+        -(-w // s) == i and max((i - 1) * s + k - w, 0) // 2 == p
+        for w, s, i, k, p in zip(wanted, stride, size, kernel, padding, strict=True)
+    )
+    # Otherwise compute all that the input reaches and crop.
+    full = wanted if same else tuple(
+        max((i - 1) * s + k, p + w) for i, s, k, p, w in zip(size, stride, kernel, padding, wanted, strict=True)
+    )
+    quant = weight_quant(call["weight"], 0)
+    shape = (out[0], *full, out[1])
+    operands = [b.const(np.array(shape, np.int32)), b.const(weights, quant), b.to_channels_last(x),
+                bias_const(at, call.get("bias"), call["input"].quant, quant, weights.shape[0])]  # fmt: skip
+    y = b.op(
+        Builtin.TRANSPOSE_CONV, operands, shape, quant_of(call),
+        options={"padding": Padding.SAME if same else Padding.VALID, "strideH": stride[0], "strideW": stride[1],
+                 **fused(call)},
+    )  # fmt: skip
+    if full == wanted:
+        return y
+    begin = np.array([0, *padding, 0], np.int32)
+    final = (out[0], *wanted, out[1])
+    return b.op(Builtin.SLICE, [y, b.const(begin), b.const(np.array(final, np.int32))], final, y.quant)
+
+
+def _spread(weights: np.ndarray, dilation: list[int]) -> np.ndarray:
+    """Dilated weights as dense ones with zeros between: LiteRT's TRANSPOSE_CONV has no dilation."""
+    if dilation == [1, 1]:
+        return weights
+    reach = [d * (k - 1) + 1 for d, k in zip(dilation, weights.shape[2:], strict=True)]
+    dense = np.zeros((*weights.shape[:2], *reach), weights.dtype)
+    dense[:, :, :: dilation[0], :: dilation[1]] = weights
+    return dense
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Entries
+
+_CONV_CASES = (
+    _conv_case("1x1", 5, 7, 1, (6, 6)), _conv_case("3x3 same", 3, 8, 3, (7, 8), padding=1),
+    _conv_case("3x3 stride 2", 3, 8, 3, (7, 8), stride=2, padding=1), _conv_case("valid", 3, 4, (3, 2), (6, 7)),
+    _conv_case("stride 3", 3, 4, 3, (10, 10), stride=3), _conv_case("dilated", 3, 4, 3, (9, 9), dilation=2, padding=2),
+    _conv_case("wide padding", 3, 4, 3, (6, 6), padding=2), _conv_case("no bias", 3, 4, 3, (6, 6), bias=False),
+    _conv_case("batch 3", 3, 4, 3, (6, 6), batch=3), _conv_case("uneven stride", 3, 4, 3, (8, 9), stride=(2, 1), padding=(0, 1)),
+    _conv_case("depthwise", 6, 6, 3, (7, 7), groups=6, padding=1), _conv_case("one channel", 1, 4, 3, (6, 6)),
+    _conv_case("depthwise x2", 3, 6, 3, (7, 7), groups=3, stride=2), _conv_case("groups 2", 4, 6, 3, (6, 6), groups=2),
+    _conv_case("relu", 3, 4, 3, (6, 6), relu="ReLU"), _conv_case("relu6", 3, 4, 3, (6, 6), relu="ReLU6"),
+    _conv_case("hardtanh", 3, 4, 3, (6, 6), relu="Hardtanh"), _conv_case("sigmoid", 3, 4, 3, (6, 6), relu="Sigmoid"),
+    _conv_case("padding same", 3, 4, 4, (6, 6), padding="same"),
+)  # fmt: skip
+_CONV1D_CASES = (
+    _conv_case("1d", 3, 5, 3, (12,)), _conv_case("1d causal", 3, 4, 3, (12,), padding=4, dilation=2),
+    _conv_case("1d stride 2", 3, 5, 4, (13,), stride=2, padding=1),
+    _conv_case("1d depthwise", 4, 4, 3, (12,), groups=4, padding=1),
+)  # fmt: skip
+_TRANSPOSED_CASES = tuple(
+    _conv_case(label, 3, 4, kernel, size, layer=f"ConvTranspose{len(size)}d", **kwargs)
+    for label, kernel, size, kwargs in (
+        ("transposed", 3, (4, 5), {}), ("transposed stride 2", 2, (4, 4), {"stride": 2}),
+        ("transposed same", 4, (4, 4), {"stride": 2, "padding": 1}),
+        ("transposed cropped", 3, (4, 4), {"stride": 2, "padding": 1, "output_padding": 1}),
+        ("transposed no bias", 3, (4, 4), {"bias": False}), ("transposed dilated", 2, (4, 4), {"dilation": 2}),
+        ("transposed 1d", 3, (6,), {"stride": 2}),
+    )
+)  # fmt: skip
+
+_REQUIRES = COMMON + PUBLISHED
+CONVOLUTION = OpSpec(
+    ("aten.convolution.default", "aten.conv2d.default", "aten.conv2d.padding"), Weighted(), lower_convolution, _REQUIRES,
+    _CONV_CASES, fuses_activation=True,
+)  # fmt: skip
+CONV1D = OpSpec(
+    ("aten.conv1d.default", "aten.conv1d.padding"), Weighted(), lower_convolution, cases=_CONV1D_CASES,
+    fuses_activation=True, requires=COMMON,
+)  # fmt: skip
+CONV_TRANSPOSE = OpSpec(
+    ("aten.conv_transpose2d.input", "aten.conv_transpose1d.default"), Weighted(channel_axis=1), lower_convolution,
+    cases=_TRANSPOSED_CASES, fuses_activation=True, requires=COMMON,
+)  # fmt: skip
+
+ENTRIES = (CONVOLUTION, CONV1D, CONV_TRANSPOSE)

@@ -1,0 +1,217 @@
+"""Operators of two tensors, element by element with broadcasting, and operators that act per channel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from openneutron.litert.ir import Builtin, Quant, Tensor
+from openneutron.ops.common import fused, on_ranks, quant_of
+from openneutron.ops.spec import Call, Case, Constraint, Lower, Lowering, Observed, OpSpec, Shared, Value
+
+
+def binary(kind: Builtin) -> Lower:
+    """One LiteRT op on `self` and `other`."""
+
+    def lower(at: Lowering, call: Call) -> Tensor:
+        operands = [at(call["self"]), at(call["other"])]
+        options = {} if kind in (Builtin.MAXIMUM, Builtin.MINIMUM) else fused(call)
+        return at.build.op(kind, operands, call.out.shape, call.out.quant, options=options)
+
+    return lower
+
+
+def _lower_extremum(kind: Builtin) -> Lower:
+    """LiteRT compares integers, so both operands are first brought to the parameters of the result."""
+
+    def lower(at: Lowering, call: Call) -> Tensor:
+        q = quant_of(call)
+        operands = [at.build.requantize(at(call[name]), q) for name in ("self", "other")]
+        return at.build.op(kind, operands, call.out.shape, q)
+
+    return lower
+
+
+def _broadcast_cases(function: Any) -> tuple[Case, ...]:
+    shapes = (
+        ((2, 3, 4, 5), (1, 3, 1, 1)), ((2, 3, 4, 5), (5,)), ((2, 3, 4, 5), (1,)), ((4, 1, 5), (1, 3, 5)),
+        ((1, 6), (4, 1)), ((3, 1, 1), (2, 3, 4, 4)),
+    )  # fmt: skip
+    return tuple(Case(f"{a}x{b}", lambda torch: function, (a, b), channels_last=len(a) == 4) for a, b in shapes)
+
+
+_ALPHA = Constraint(
+    "alpha must be 1", lambda c: c.get("alpha", 1) == 1, lambda c: c["alpha"],
+    hint="Multiply the operand by alpha in the model, before the addition.",
+    violated_by=Case("alpha 2", lambda torch: lambda x, y: torch.add(x, y, alpha=2), ((2, 8), (2, 8))),
+)  # fmt: skip
+_SUB_ALPHA = Constraint(
+    _ALPHA.sentence, _ALPHA.holds, _ALPHA.got, hint=_ALPHA.hint,
+    violated_by=Case("alpha 2", lambda torch: lambda x, y: torch.sub(x, y, alpha=2), ((2, 8), (2, 8))),
+)  # fmt: skip
+
+
+def _with_relu(function: Any) -> Case:
+    return Case("relu", lambda torch: lambda x, y: torch.relu(function(x, y)), ((2, 3, 4, 4),) * 2, channels_last=True)
+
+
+def _with_constant(function: Any) -> Case:
+    def make(torch: Any) -> Any:
+        class WithConstant(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.constant = torch.nn.Parameter(torch.linspace(-1.0, 1.0, 3).reshape(3, 1, 1))
+
+            def forward(self, x: Any) -> Any:
+                return function(x, self.constant)
+
+        return WithConstant()
+
+    return Case("constant", make, ((2, 3, 4, 4),), channels_last=True)
+
+
+def _arithmetic(name: str, kind: Builtin, function: Any, requires: tuple[Constraint, ...] = ()) -> OpSpec:
+    return OpSpec(
+        (f"aten.{name}.Tensor", f"aten.{name}_.Tensor"), Observed(), binary(kind), requires, fuses_activation=True,
+        cases=on_ranks(1, 5, lambda torch: function, inputs=2) + _broadcast_cases(function)
+        + (_with_relu(function), _with_constant(function)),
+    )  # fmt: skip
+
+
+ADD = _arithmetic("add", Builtin.ADD, lambda x, y: x + y, (_ALPHA,))
+SUB = _arithmetic("sub", Builtin.SUB, lambda x, y: x - y, (_SUB_ALPHA,))
+MUL = _arithmetic("mul", Builtin.MUL, lambda x, y: x * y)
+
+
+def _lower_div(at: Lowering, call: Call) -> Tensor:
+    """Division by a constant is multiplication by its reciprocal, requantized symmetrically."""
+    inverse = 1.0 / np.atleast_1d(call["other"].real())
+    scale = max(float(np.abs(inverse).max()) / 127, 1e-12)
+    factor = at.build.const(np.rint(inverse / scale).astype(np.int8), Quant.per_tensor(scale))
+    return at.build.op(Builtin.MUL, [at(call["self"]), factor], call.out.shape, call.out.quant, options=fused(call))
+
+
+DIV = OpSpec(
+    ("aten.div.Tensor", "aten.div_.Tensor"), Observed(), _lower_div, fuses_activation=True,
+    requires=(
+        Constraint(
+            "The divisor must be constant", lambda c: isinstance(c["other"], Value) and c["other"].is_const,
+            hint="Compute the reciprocal in the model and multiply by it.",
+            violated_by=Case("two inputs", lambda torch: lambda x, y: x / y, ((2, 8), (2, 8)), positive=True),
+        ),
+        Constraint(
+            "The divisor must not be quantized to zero", lambda c: bool(np.all(c["other"].real() != 0)),
+            hint="Its smallest values vanish beside its largest; divide in two steps.",
+        ),
+    ),
+    note="by a constant only; becomes a multiplication",
+    cases=(Case("scalar", lambda torch: lambda x: x / 3.0, ((2, 3, 4, 4),), channels_last=True),),
+)  # fmt: skip
+
+
+def _extremum(name: str, kind: Builtin) -> OpSpec:
+    def make(torch: Any) -> Any:
+        return getattr(torch, name)
+
+    return OpSpec(
+        (f"aten.{name}.default",), Shared(), _lower_extremum(kind),
+        cases=on_ranks(1, 5, make, inputs=2, tolerance=0)
+        + (Case("broadcast", make, ((2, 3, 4, 5), (1, 3, 1, 1)), channels_last=True, tolerance=0),),
+    )  # fmt: skip
+
+
+MAXIMUM = _extremum("maximum", Builtin.MAXIMUM)
+MINIMUM = _extremum("minimum", Builtin.MINIMUM)
+
+# ---------------------------------------------------------------------------------------------------------------
+# Per channel
+
+
+def _channel_constant(at: Lowering, value: Value, rank: int) -> Tensor:
+    """A per-channel (dimension 1) or single-element constant, shaped to broadcast against NC..."""
+    array = value.array().reshape(-1)
+    shape = [1] * rank
+    if len(array) > 1:
+        shape[1] = len(array)
+    return at.build.const(array.reshape(shape), value.quant)
+
+
+def _lower_prelu(at: Lowering, call: Call) -> Tensor:
+    slope = call["weight"]
+    operands = [at(call["self"]), _channel_constant(at, slope, call.out.rank)]
+    if slope.quant is None:
+        raise AssertionError("the slope is not quantized")
+    return at.build.op(Builtin.PRELU, operands, call.out.shape, call.out.quant)
+
+
+PRELU = OpSpec(
+    ("aten.prelu.default", "aten._prelu_kernel.default"), Observed(), _lower_prelu,
+    requires=(Constraint("The slope must be constant", lambda c: c["weight"].is_const),),
+    cases=tuple(Case(f"{r}d", lambda torch: torch.nn.PReLU(3, 0.3), ((2, 3, 4, 4)[:r],), channels_last=r == 4)
+                for r in (2, 3, 4))
+    + (Case("one slope", lambda torch: torch.nn.PReLU(), ((2, 3, 4, 4),)),),
+)  # fmt: skip
+
+
+def _batch_norm_affine(call: Call) -> tuple[np.ndarray, np.ndarray]:
+    """Scale and shift per channel."""
+    mean, variance = call["running_mean"].real(), call["running_var"].real()
+    weight = call["weight"].real() if call.get("weight") is not None else np.ones_like(mean)
+    bias = call["bias"].real() if call.get("bias") is not None else np.zeros_like(mean)
+    scale = weight / np.sqrt(variance + float(call["eps"]))
+    return scale, bias - mean * scale
+
+
+def _lower_batch_norm(at: Lowering, call: Call) -> Tensor:
+    """A 1x1 depthwise convolution: one weight and one bias per channel, each channel with a scale of its own."""
+    b, x = at.build, call.input
+    assert x.quant is not None
+    scale, shift = _batch_norm_affine(call)
+    # A tiny weight would make the bias overflow int32 in units of input scale * weight scale.
+    unit = np.maximum(np.abs(scale) / 127, np.abs(shift) / (x.quant.scale[0] * 2.0**30))
+    unit = np.where(unit == 0, 1.0, unit).astype(np.float32)
+    weights = np.rint(scale / unit).astype(np.int8).reshape(1, 1, 1, -1)
+    steps = np.float64(np.float32(x.quant.scale[0])) * unit.astype(np.float64)
+    bias = np.rint(shift / steps).astype(np.int32)
+    # Any rank: N, C, rest -> N, C, 1, rest.
+    n, c = x.shape[0], x.shape[1]
+    flat = b.reshape(at(x), (n, c, 1, int(np.prod(x.shape[2:]))))
+    y = b.op(
+        Builtin.DEPTHWISE_CONV_2D,
+        [b.to_channels_last(flat), b.const(weights, Quant.per_axis(unit, axis=3)), b.const(bias, Quant.per_axis(steps))],
+        (n, 1, flat.shape[3], c), call.out.quant,
+        options={"padding": 1, "strideW": 1, "strideH": 1, "depthMultiplier": 1, "dilationWFactor": 1,
+                 "dilationHFactor": 1, **fused(call)},
+    )  # fmt: skip
+    return b.reshape(b.to_channels_first(y), call.out.shape)
+
+
+def _batch_norm_case(layer: str, shape: tuple[int, ...]) -> Case:
+    def make(torch: Any) -> Any:
+        norm = getattr(torch.nn, layer)(3)
+        torch.nn.init.uniform_(norm.weight, -1.5, 1.5)
+        torch.nn.init.uniform_(norm.bias, -1, 1)
+        norm.running_mean.uniform_(-1, 1)
+        norm.running_var.uniform_(0.5, 2)
+        return norm.eval()
+
+    return Case(layer + str(len(shape)), make, (shape,), channels_last=len(shape) == 4)
+
+
+BATCH_NORM = OpSpec(
+    ("aten.batch_norm.default", "aten._native_batch_norm_legit_no_training.default",
+     "aten._native_batch_norm_legit.no_stats"),
+    Observed(inputs=("input",)), _lower_batch_norm, fuses_activation=True,
+    requires=(
+        Constraint("Batch norm must use constant running statistics",
+                   lambda c: isinstance(c.get("running_mean"), Value) and c["running_mean"].is_const,
+                   hint="Call model.eval() before the export."),
+    ),
+    note="alone; after a convolution or linear layer it is folded into it",
+    cases=(_batch_norm_case("BatchNorm2d", (2, 3, 4, 4)), _batch_norm_case("BatchNorm1d", (2, 3, 5)),
+           _batch_norm_case("BatchNorm1d", (4, 3))),
+)  # fmt: skip
+
+ENTRIES = (ADD, SUB, MUL, DIV, MAXIMUM, MINIMUM, PRELU, BATCH_NORM)
+

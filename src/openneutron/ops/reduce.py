@@ -1,0 +1,120 @@
+"""Reductions: mean, sum, maximum, minimum over any dimensions; softmax."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from openneutron.litert.ir import Activation, Builtin, Quant, Tensor
+from openneutron.ops.common import dims_of, normalize, published, quant_of
+from openneutron.ops.spec import Call, Case, FixedOutput, Lower, Lowering, Observed, OpSpec, Shared
+
+
+def _reduce(at: Lowering, call: Call, kind: Builtin, quant: Quant) -> Tensor:
+    """Reduce with unit dimensions kept (the layout stage can then choose either order of dimensions)."""
+    b, x, dims = at.build, call.input, dims_of(call)
+    kept = tuple(1 if i in dims else d for i, d in enumerate(x.shape))
+    return b.op(kind, [at(x), b.const(np.array(dims, np.int32))], kept, quant, options={"keepDims": True})
+
+
+def _lower_mean(at: Lowering, call: Call) -> Tensor:
+    return at.build.reshape(_reduce(at, call, Builtin.MEAN, quant_of(call)), call.out.shape)
+
+
+def _lower_sum(at: Lowering, call: Call) -> Tensor:
+    """n * mean, without a second rounding: LiteRT's own int8 SUM is not to be trusted.
+
+    The mean is taken in units of the result's scale / n, and a product with the constant n (as 127 * n/127)
+    then changes the unit and no bit.
+    """
+    b, q = at.build, quant_of(call)
+    count = math.prod(call.input.shape[d] for d in dims_of(call))
+    mean = _reduce(at, call, Builtin.MEAN, Quant.per_tensor(q.scale[0] / count, q.zero_point[0]))
+    n = b.const(np.full(1, 127, np.int8), Quant.per_tensor(count / 127))
+    total = b.op(Builtin.MUL, [mean, n], mean.shape, q, options={"fusedActivationFunction": Activation.NONE})
+    return b.reshape(total, call.out.shape)
+
+
+def _extremum(kind: Builtin) -> Lower:
+    def lower(at: Lowering, call: Call) -> Tensor:
+        b = at.build
+        y = _reduce(at, call, kind, at(call.input).quant)  # type: ignore[arg-type]
+        return b.requantize(b.reshape(y, call.out.shape), quant_of(call))
+
+    return lower
+
+
+def _cases(name: str, **flags: Any) -> tuple[Case, ...]:
+    def over(dim: Any, keepdim: bool) -> Any:
+        return lambda torch: lambda x: getattr(torch, name)(x, dim=dim, keepdim=keepdim)
+
+    return tuple(
+        Case(f"{len(shape)}d over {dim}{' kept' if keep else ''}", over(dim, keep), (shape,), channels_last=len(shape) == 4,
+             **flags)
+        for shape, dim, keep in (
+            ((2, 3, 4, 5), (2, 3), False), ((2, 3, 4, 5), (2, 3), True), ((2, 3, 4, 5), (1,), False),
+            ((2, 3, 4, 5), (-1, 0), True), ((3, 6), (1,), True), ((2, 3, 8), (1, 2), False), ((7,), (0,), True),
+            ((2, 3, 4, 3, 2), (2, 4), False), ((2, 3, 4, 5), (0, 1, 2, 3), True),
+        )
+    )  # fmt: skip
+
+
+MEAN = OpSpec(
+    ("aten.mean.dim", "aten.mean.default"), Observed(), _lower_mean,
+    (published("Input must be 4-D", lambda c: c.input.rank == 4, lambda c: c.input.rank,
+               Case("2d", lambda torch: lambda x: x.mean(1, keepdim=True), ((3, 8),))),),
+    _cases("mean") + (Case("all", lambda torch: lambda x: x.mean(), ((2, 3, 4),)),),
+)  # fmt: skip
+SUM = OpSpec(("aten.sum.dim_IntList", "aten.sum.default"), Observed(), _lower_sum, cases=_cases("sum"),
+             note="computed as n * mean")  # fmt: skip
+AMAX = OpSpec(("aten.amax.default",), Shared(), _extremum(Builtin.REDUCE_MAX), cases=_cases("amax", tolerance=0))
+AMIN = OpSpec(("aten.amin.default",), Shared(), _extremum(Builtin.REDUCE_MIN), cases=_cases("amin", tolerance=0))
+
+
+def last_axis(kind: Builtin, **options: Any) -> Lower:
+    """An op LiteRT computes along the last dimension only; another dimension is brought there and back."""
+
+    def lower(at: Lowering, call: Call) -> Tensor:
+        b, x = at.build, call.input
+        dim = normalize(call["dim"], x.rank)
+        others = [d for d in range(x.rank) if d != dim]
+        there = [*others, dim]
+        back = [there.index(d) for d in range(x.rank)]
+        moved = b.transpose(at(x), there)
+        return b.transpose(b.op(kind, [moved], moved.shape, quant_of(call), options=options), back)
+
+    return lower
+
+
+def _channels(call: Call) -> int:
+    return call.input.shape[normalize(call["dim"], call.input.rank)]
+
+
+def _rows(call: Call) -> int:
+    return math.prod(call.input.shape) // max(_channels(call), 1)
+
+
+def _softmax_case(dim: int, shape: tuple[int, ...]) -> Case:
+    return Case(f"{len(shape)}d dim {dim}", lambda torch: torch.nn.Softmax(dim), (shape,), channels_last=len(shape) == 4)
+
+
+SOFTMAX = OpSpec(
+    ("aten._softmax.default", "aten.softmax.int"), FixedOutput(1 / 256, -128), last_axis(Builtin.SOFTMAX, beta=1.0),
+    (
+        published("Channels must be at most 2040", lambda c: _channels(c) <= 2040, _channels,
+                  Case("2041 channels", lambda torch: torch.nn.Softmax(-1), ((1, 2041),))),
+        published("Rows must be at most 4096", lambda c: _rows(c) <= 4096, _rows,
+                  Case("4097 rows", lambda torch: torch.nn.Softmax(-1), ((4097, 2),))),
+        published("Elements must be at most 524288", lambda c: math.prod(c.input.shape) <= 524288,
+                  lambda c: math.prod(c.input.shape), Case("many", lambda torch: torch.nn.Softmax(-1), ((4096, 129),))),
+    ),
+    tuple(_softmax_case(*a) for a in ((-1, (3, 10)), (1, (2, 5, 4, 4)), (0, (6,)), (2, (2, 3, 7)), (-1, (2, 3, 4, 5)))),
+)  # fmt: skip
+LOG_SOFTMAX = OpSpec(
+    ("aten._log_softmax.default", "aten.log_softmax.int"), FixedOutput(16 / 256, 127), last_axis(Builtin.LOG_SOFTMAX),
+    cases=tuple(Case(f"{len(s)}d", lambda torch: torch.nn.LogSoftmax(-1), (s,)) for s in ((3, 10), (2, 3, 8))), beyond=True,
+)  # fmt: skip
+
+ENTRIES = (MEAN, SUM, AMAX, AMIN, SOFTMAX, LOG_SOFTMAX)

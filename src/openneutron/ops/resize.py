@@ -1,0 +1,54 @@
+"""Upsampling: nearest neighbour and bilinear."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from openneutron.litert.ir import Builtin, Tensor
+from openneutron.ops.common import published, quant_of
+from openneutron.ops.spec import Call, Case, Lower, Lowering, OpSpec, Shared
+
+
+def _resize(kind: Builtin, bilinear: bool) -> Lower:
+    def lower(at: Lowering, call: Call) -> Tensor:
+        b = at.build
+        n, c, h, w = call.out.shape
+        corners = bool(call.get("align_corners", False))
+        options = {"alignCorners": corners, "halfPixelCenters": bilinear and not corners}
+        x = b.to_channels_last(b.requantize(at(call.input), quant_of(call)))
+        size = b.const(np.array([h, w], np.int32))
+        return b.to_channels_first(b.op(kind, [x, size], (n, h, w, c), x.quant, options=options))
+
+    return lower
+
+
+def _factors(call: Call) -> list[float]:
+    return [o / i for o, i in zip(call.out.shape[2:], call.input.shape[2:], strict=True)]
+
+
+def _limit(case: Case) -> tuple[Any, ...]:
+    return (published("Scale must be 1, 2, 4 or 8", lambda c: set(_factors(c)) <= {1.0, 2.0, 4.0, 8.0}, _factors, case),)
+
+
+def _upsample(mode: str, size: Any = None, **kwargs: Any) -> Any:
+    return lambda torch: torch.nn.Upsample(size=size, mode=mode, **kwargs)
+
+
+_SHAPE = ((2, 3, 4, 5),)
+NEAREST = OpSpec(
+    ("aten.upsample_nearest2d.vec", "aten.upsample_nearest2d.default"), Shared(),
+    _resize(Builtin.RESIZE_NEAREST_NEIGHBOR, False), _limit(Case("x3", _upsample("nearest", scale_factor=3), _SHAPE)),
+    tuple(Case(f"x{f}", _upsample("nearest", scale_factor=f), _SHAPE, True, tolerance=0) for f in (2, 4, 8))
+    + (Case("to size", _upsample("nearest", (7, 9)), _SHAPE, True, tolerance=0),),
+)  # fmt: skip
+BILINEAR = OpSpec(
+    ("aten.upsample_bilinear2d.vec", "aten.upsample_bilinear2d.default"), Shared(),
+    _resize(Builtin.RESIZE_BILINEAR, True), _limit(Case("x3", _upsample("bilinear", scale_factor=3), _SHAPE)),
+    tuple(Case(f"x{f} corners {a}", _upsample("bilinear", scale_factor=f, align_corners=a), _SHAPE, True)
+          for f in (2, 4) for a in (False, True))
+    + (Case("to size", _upsample("bilinear", (7, 9)), _SHAPE, True),),
+)  # fmt: skip
+
+ENTRIES = (NEAREST, BILINEAR)
