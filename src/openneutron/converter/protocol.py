@@ -1,0 +1,46 @@
+"""What a converter is: a function from LiteRT bytes to the parts that go into a delegate payload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from openneutron.options import CompileOptions
+from openneutron.target import Target
+
+if TYPE_CHECKING:
+    from openneutron.compiler.result import CompiledGraph
+
+
+@dataclass(frozen=True)
+class ConvertedModel:
+    """The parts of a payload and the sizes a caller has to provide memory for."""
+
+    converter: str  # its name and version, for people
+    microcode: bytes
+    weights: bytes
+    kernels: (
+        bytes  # firmware for Neutron-S; empty for Neutron-C, where kernels are linked into the application
+    )
+    scratch_bytes: int
+    prefetch_bytes: int
+    kernel_selection_code: str | None = None
+    neutron_litert: bytes = field(
+        default=b"", repr=False
+    )  # LiteRT with one NeutronGraph op, for people to look at
+    compiled: CompiledGraph | None = field(default=None, repr=False)  # for reports; the open converter only
+    profile_bytes: int = 0
+    debug_bytes: int = 0
+
+
+class Converter(Protocol):
+    """Turns a LiteRT model into microcode; every failure is an `OpenNeutronError`."""
+
+    @property
+    def name(self) -> str:
+        """The name it is chosen by."""
+        ...
+
+    def convert(self, litert: bytes, options: CompileOptions, target: Target) -> ConvertedModel:
+        """Convert one static int8 LiteRT model."""
+        ...

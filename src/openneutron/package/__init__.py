@@ -1,0 +1,1 @@
+"""What goes into a .pte: the delegate payload, the backend class, kernel selection."""
