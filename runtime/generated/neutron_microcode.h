@@ -9,7 +9,7 @@
 #define NEUTRON_MAX_RANK 6u
 #define NEUTRON_ALIGNMENT 16u
 #define NEUTRON_CRC_OFFSET 56u
-#define NEUTRON_KERNEL_KINDS 26u
+#define NEUTRON_KERNEL_KINDS 25u
 
 #define NEUTRON_TARGET_IMXRT700 1u
 
@@ -36,11 +36,10 @@ typedef enum NeutronKernelKind {
     NEUTRON_KERNEL_PRELU = 18,
     NEUTRON_KERNEL_TABLE = 19,
     NEUTRON_KERNEL_SOFTMAX = 20,
-    NEUTRON_KERNEL_LOG_SOFTMAX = 21,
-    NEUTRON_KERNEL_RESIZE_BILINEAR = 22,
-    NEUTRON_KERNEL_QUANTIZE = 23,
-    NEUTRON_KERNEL_DEQUANTIZE = 24,
-    NEUTRON_KERNEL_ARG_MAX = 25,
+    NEUTRON_KERNEL_RESIZE_BILINEAR = 21,
+    NEUTRON_KERNEL_QUANTIZE = 22,
+    NEUTRON_KERNEL_DEQUANTIZE = 23,
+    NEUTRON_KERNEL_ARG_MAX = 24,
 } NeutronKernelKind;
 
 /* Where a NeutronRef points. */
@@ -241,7 +240,7 @@ _Static_assert(sizeof(NeutronConv2DPointwiseParams) == 132u, "layout of NeutronC
 
 /* int8 depthwise convolution, out_c a multiple of in_c; `weights` int8[kernel_h][kernel_w][out_c].
  *
- * `channels` as for Conv2D.
+ * `channels` as for Conv2D, but with the bias of the model: the kernel subtracts the zero point itself.
  */
 typedef struct {
     NeutronView input;
@@ -440,20 +439,6 @@ typedef struct {
 } NeutronSoftmaxParams;
 _Static_assert(sizeof(NeutronSoftmaxParams) == 36u, "layout of NeutronSoftmaxParams");
 
-/* int8 logarithm of softmax along dense rows of `depth` values, fixed point. */
-typedef struct {
-    NeutronRef input;
-    NeutronRef output;
-    uint32_t rows;
-    uint32_t depth;
-    int32_t multiplier;
-    int32_t shift;
-    int32_t reverse_multiplier;
-    int32_t reverse_shift;
-    int32_t diff_min;
-} NeutronLogSoftmaxParams;
-_Static_assert(sizeof(NeutronLogSoftmaxParams) == 44u, "layout of NeutronLogSoftmaxParams");
-
 /* int8 bilinear resize of an NHWC map; `tables` holds (low, high, fraction/1024) int32 for each row, column. */
 typedef struct {
     NeutronRef input;
@@ -523,7 +508,6 @@ _Static_assert(sizeof(NeutronArgMaxParams) == 36u, "layout of NeutronArgMaxParam
     X(PRELU, neutron_prelu, NeutronPreluParams) \
     X(TABLE, neutron_table, NeutronTableParams) \
     X(SOFTMAX, neutron_softmax, NeutronSoftmaxParams) \
-    X(LOG_SOFTMAX, neutron_log_softmax, NeutronLogSoftmaxParams) \
     X(RESIZE_BILINEAR, neutron_resize_bilinear, NeutronResizeBilinearParams) \
     X(QUANTIZE, neutron_quantize, NeutronQuantizeParams) \
     X(DEQUANTIZE, neutron_dequantize, NeutronDequantizeParams) \

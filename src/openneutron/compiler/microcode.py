@@ -83,11 +83,10 @@ class Kernel(IntEnum):
     PRELU = 18
     TABLE = 19
     SOFTMAX = 20
-    LOG_SOFTMAX = 21
-    RESIZE_BILINEAR = 22
-    QUANTIZE = 23
-    DEQUANTIZE = 24
-    ARG_MAX = 25
+    RESIZE_BILINEAR = 21
+    QUANTIZE = 22
+    DEQUANTIZE = 23
+    ARG_MAX = 24
 
 
 @dataclass(frozen=True)
@@ -315,7 +314,7 @@ class Conv2DPointwise(Params):
 class DepthwiseConv2D(Params):
     """int8 depthwise convolution, out_c a multiple of in_c; `weights` int8[kernel_h][kernel_w][out_c].
 
-    `channels` as for Conv2D.
+    `channels` as for Conv2D, but with the bias of the model: the kernel subtracts the zero point itself.
     """
 
     kernel = Kernel.DEPTHWISE_CONV_2D
@@ -557,22 +556,6 @@ class Softmax(Params):
     depth: U32
     multiplier: I32
     shift: I32
-    diff_min: I32
-
-
-@dataclass(frozen=True)
-class LogSoftmax(Params):
-    """int8 logarithm of softmax along dense rows of `depth` values, fixed point."""
-
-    kernel = Kernel.LOG_SOFTMAX
-    input: Ref
-    output: Ref
-    rows: U32
-    depth: U32
-    multiplier: I32
-    shift: I32
-    reverse_multiplier: I32
-    reverse_shift: I32
     diff_min: I32
 
 

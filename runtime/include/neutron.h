@@ -1,0 +1,148 @@
+/* The OpenNeutron runtime: checks a microcode once, then runs it as often as wanted.
+ *
+ *     NeutronModel model;
+ *     NeutronStatus status = neutron_prepare(&model, &image);
+ *     status = neutron_run(&model, &run);
+ *
+ * All memory is the caller's; nothing is allocated and nothing is kept in globals. A prepared model is never
+ * written again, so that several threads may run it at once, each with its own buffers. `neutron_prepare` checks
+ * every address and size of the microcode; a run reads and writes only the buffers it was given, whatever the
+ * bytes of the microcode and of the weights are. The microcode and the weights must outlive the model.
+ */
+#ifndef NEUTRON_H
+#define NEUTRON_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "neutron_microcode.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define NEUTRON_RUNTIME_VERSION_MAJOR 0
+#define NEUTRON_RUNTIME_VERSION_MINOR 1
+#define NEUTRON_RUNTIME_VERSION_PATCH 0
+
+/* X(NAME, message): every status and the sentence that explains it. */
+#define NEUTRON_FOR_EACH_STATUS(X)                                                                            \
+    X(OK, "no error")                                                                                         \
+    X(NULL_ARGUMENT, "a required pointer is null")                                                            \
+    X(TRUNCATED, "the microcode is shorter than its header says")                                             \
+    X(MAGIC, "these bytes are not an OpenNeutron microcode")                                                  \
+    X(FORMAT_VERSION, "the microcode has another format version than this runtime")                           \
+    X(TARGET, "the microcode was compiled for another target")                                                \
+    X(HEADER, "the microcode's header contradicts itself")                                                    \
+    X(CHECKSUM, "the microcode is damaged: its checksum does not match")                                      \
+    X(WEIGHTS_SIZE, "the weights are shorter than the microcode says")                                        \
+    X(WEIGHTS_CHECKSUM, "the weights are damaged: their checksum does not match")                             \
+    X(CALL, "a kernel call in the microcode is malformed")                                                    \
+    X(KERNEL_UNKNOWN, "the microcode needs a kernel this runtime does not know")                              \
+    X(KERNEL_MISSING, "the microcode needs a kernel that is not linked into this firmware")                   \
+    X(PARAMETERS, "a kernel call has parameters outside the kernel's range")                                  \
+    X(BOUNDS, "a kernel call would read or write outside its memory region")                                  \
+    X(READ_ONLY, "a kernel call would write to an input or to the weights")                                   \
+    X(ALIGNMENT, "a buffer or an address is not aligned as the runtime needs")                                \
+    X(NOT_PREPARED, "the model was not prepared, or preparing it failed")                                     \
+    X(INPUT_COUNT, "the number of inputs is not the model's")                                                 \
+    X(INPUT_SIZE, "an input buffer is smaller than the model's input")                                        \
+    X(OUTPUT_COUNT, "the number of outputs is not the model's")                                               \
+    X(OUTPUT_SIZE, "an output buffer is smaller than the model's output")                                     \
+    X(SCRATCH_SIZE, "the scratch buffer is smaller than the model needs")                                     \
+    X(PREFETCH_SIZE, "the prefetch buffer is smaller than the model needs")                                   \
+    X(DATA, "a table in the weights holds a value outside its range")                                         \
+    X(COPY_FAILED, "the copy or wait callback reported an error")
+
+typedef enum NeutronStatus {
+#define NEUTRON_STATUS_VALUE(name, message) NEUTRON_STATUS_##name,
+    NEUTRON_FOR_EACH_STATUS(NEUTRON_STATUS_VALUE)
+#undef NEUTRON_STATUS_VALUE
+        NEUTRON_STATUS_COUNT
+} NeutronStatus;
+
+typedef struct NeutronBuffer {
+    void *data;
+    size_t bytes;
+} NeutronBuffer;
+
+typedef struct NeutronConstBuffer {
+    const void *data;
+    size_t bytes;
+} NeutronConstBuffer;
+
+/* What a compiled model consists of. `microcode` must be aligned to 4 bytes, `weights` to 16. */
+typedef struct NeutronImage {
+    NeutronConstBuffer microcode;
+    NeutronConstBuffer weights;
+    int check_weights; /* not 0: also verify the checksum of the weights (reads all of them) */
+} NeutronImage;
+
+/* A prepared model. Read only; the fields after `problem_kernel` are the runtime's own. */
+typedef struct NeutronModel {
+    uint32_t input_count, output_count;
+    const NeutronDescriptor *inputs; /* input_count of them, then output_count outputs */
+    const NeutronDescriptor *outputs;
+    uint32_t scratch_bytes, prefetch_bytes, weights_bytes, call_count;
+    uint32_t converter_version;
+    int32_t problem_call;    /* after an error: the call it is in, or -1 */
+    uint32_t problem_kernel; /* after an error: that call's kernel */
+    const NeutronHeader *header;
+    const uint8_t *weights;
+    uint32_t prepared;
+} NeutronModel;
+
+/* Callbacks of the application; all may be null. A null `copy` copies with the CPU.
+ * `copy` starts a transfer on a channel, `wait` returns when the channel's transfers are done; both return 0
+ * if all is well. `trace` is called before (begin 1) and after (begin 0) every kernel call. */
+typedef struct NeutronHooks {
+    void *context;
+    int32_t (*copy)(void *context, void *destination, const void *source, size_t bytes, uint32_t channel);
+    int32_t (*wait)(void *context, uint32_t channel);
+    void (*trace)(void *context, uint32_t call, uint32_t kernel, int begin);
+} NeutronHooks;
+
+/* The buffers of one run. `scratch` and `prefetch` must be aligned to 16 bytes, inputs and outputs to their
+ * element size; a size 0 needs no buffer. */
+typedef struct NeutronRun {
+    const NeutronConstBuffer *inputs;
+    size_t input_count;
+    const NeutronBuffer *outputs;
+    size_t output_count;
+    NeutronBuffer scratch;
+    NeutronBuffer prefetch;
+    const NeutronHooks *hooks;
+} NeutronRun;
+
+/* Check a compiled model and fill in `model`. On an error `problem_call` and `problem_kernel` say where. */
+NeutronStatus neutron_prepare(NeutronModel *model, const NeutronImage *image);
+
+/* Compute the outputs for the inputs. */
+NeutronStatus neutron_run(const NeutronModel *model, const NeutronRun *run);
+
+/* The sentence for a status; never null. */
+const char *neutron_status_message(NeutronStatus status);
+
+/* The name of a kernel kind, or "?"; never null. */
+const char *neutron_kernel_name(uint32_t kind);
+
+/* Write "message (call 3, CONV_2D)" to `text`, cut to `bytes` with the final 0; returns `text`. */
+const char *neutron_describe(const NeutronModel *model, NeutronStatus status, char *text, size_t bytes);
+
+/* The kernel table: a function for each kind, or null for a kernel that is not linked. The library's own table
+ * is weak and holds all; a strong definition in the application replaces it, and the linker drops the rest. */
+struct NeutronMachine;
+extern int32_t (*const neutronKernels[NEUTRON_KERNEL_KINDS])(const struct NeutronMachine *machine,
+                                                            const void *parameters);
+
+/* The kernels themselves, for such a table. */
+#define NEUTRON_DECLARE_KERNEL(kind, function, parameters_type) \
+    int32_t function(const struct NeutronMachine *machine, const void *parameters);
+NEUTRON_FOR_EACH_KERNEL(NEUTRON_DECLARE_KERNEL)
+#undef NEUTRON_DECLARE_KERNEL
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

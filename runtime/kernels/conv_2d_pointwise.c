@@ -1,0 +1,51 @@
+/* CONV_2D_POINTWISE: CONV_2D with a 1x1 window and no padding; the pixels of a row are the rows of a matrix.
+ *
+ * Layouts and ranges as in conv_2d.c. No patch is needed, so this kernel takes no stack to speak of.
+ */
+#include "convolution.h"
+
+static int32_t check(const NeutronMachine *machine, const NeutronConv2DPointwiseParams *p) {
+    const NeutronWindow *w = &p->window;
+    NEUTRON_TRY(neutron_check_window(machine, w, &p->input, &p->output));
+    NEUTRON_REQUIRE(w->kernel_h == 1 && w->kernel_w == 1 && w->pad_top == 0 && w->pad_left == 0);
+    NEUTRON_REQUIRE((uint64_t)(w->out_h - 1u) * w->stride_h < w->in_h);
+    NEUTRON_REQUIRE((uint64_t)(w->out_w - 1u) * w->stride_w < w->in_w);
+    NEUTRON_REQUIRE(neutron_is_int8(p->output_zero) && neutron_is_clamp(p->clamp_min, p->clamp_max));
+    NEUTRON_TRY(neutron_check_channels(machine, p->channels, w->out_c));
+    return neutron_check_weights(machine, p->weights, w->out_c, w->in_c);
+}
+
+static int32_t run(const NeutronMachine *machine, const NeutronConv2DPointwiseParams *p) {
+    const NeutronWindow *w = &p->window;
+    const int32_t *channels = (const int32_t *)(const void *)neutron_read(machine, p->channels);
+    const int8_t *input = (const int8_t *)neutron_read(machine, p->input.ref);
+    int8_t *output = (int8_t *)neutron_write(machine, p->output.ref);
+    NeutronGemm g = {.a_pitch = (size_t)w->stride_w * p->input.pixel,
+                     .m = w->out_w,
+                     .k = w->in_c,
+                     .n = w->out_c,
+                     .weights = (const int8_t *)neutron_read(machine, p->weights),
+                     .bias = channels,
+                     .multiplier = channels + w->out_c,
+                     .shift = channels + 2u * w->out_c,
+                     .out_pitch = p->output.pixel,
+                     .zero = p->output_zero,
+                     .low = p->clamp_min,
+                     .high = p->clamp_max};
+    /* Rows that follow one another without a gap, in both maps, are one long row. */
+    bool joined = w->stride_h == 1 && w->stride_w == 1 && p->input.row == w->in_w * p->input.pixel &&
+                  p->output.row == w->out_w * p->output.pixel && w->in_w == w->out_w &&
+                  p->input.ref.rows == 0 && p->output.ref.rows == 0;
+    uint32_t step = joined ? w->y1 - w->y0 : 1u;
+    g.m *= step;
+    for (uint32_t b = 0; b < w->batch; ++b) {
+        for (uint32_t oy = w->y0; oy < w->y1; oy += step) {
+            g.a = input + neutron_row_offset(&p->input, w->in_h, b, oy * w->stride_h);
+            g.out = output + neutron_row_offset(&p->output, w->out_h, b, oy);
+            neutron_gemm(&g);
+        }
+    }
+    return NEUTRON_STATUS_OK;
+}
+
+NEUTRON_KERNEL(neutron_conv_2d_pointwise, NeutronConv2DPointwiseParams, check, run)

@@ -1,0 +1,61 @@
+/* FULLY_CONNECTED: int8 rows times packed weights (gemm.h), scaled in double precision.
+ *
+ * bias   int32 [out_features], less the input's zero point times the channel's weight sum
+ * scales double [out_features]: input scale * weight scale / output scale
+ *
+ * LiteRT's reference scales this operator, and only this one, as round(double(sum) * scale). Multiplication of
+ * doubles is correctly rounded everywhere, in software too, so this is exact on a core without a double unit.
+ */
+#include "arithmetic.h"
+#include "convolution.h"
+
+static int32_t check(const NeutronMachine *machine, const NeutronFullyConnectedParams *p) {
+    NEUTRON_REQUIRE(p->rows >= 1 && p->rows <= NEUTRON_MAX_DIM && p->in_features >= 1 && p->out_features >= 1);
+    NEUTRON_REQUIRE(p->in_features <= NEUTRON_MAX_DIM && p->out_features <= NEUTRON_MAX_DIM);
+    NEUTRON_REQUIRE(neutron_is_int8(p->output_zero) && neutron_is_clamp(p->clamp_min, p->clamp_max));
+    NEUTRON_TRY(neutron_check_bytes(machine, p->input, (uint64_t)p->rows * p->in_features, 1, NEUTRON_READ));
+    NEUTRON_TRY(neutron_check_bytes(machine, p->output, (uint64_t)p->rows * p->out_features, 1, NEUTRON_WRITE));
+    NEUTRON_TRY(neutron_check_bytes(machine, p->bias, (uint64_t)p->out_features * 4u, 4, NEUTRON_READ));
+    NEUTRON_TRY(neutron_check_bytes(machine, p->scales, (uint64_t)p->out_features * 8u, 8, NEUTRON_READ));
+    return neutron_check_weights(machine, p->weights, p->out_features, p->in_features);
+}
+
+/* round(x), halves away from zero, as an int32; what does not fit becomes INT32_MIN, as on the reference machine. */
+static int32_t round_to_int(double x) {
+    if (!(x > -2147483648.5 && x < 2147483647.5)) return INT32_MIN;
+    int64_t whole = (int64_t)x;
+    double rest = x - (double)whole; /* exact */
+    if (rest >= 0.5) ++whole;
+    if (rest <= -0.5) --whole;
+    return (int32_t)whole;
+}
+
+#define COLUMNS 64u /* sums kept on the stack; a multiple of the block of packed weights */
+
+static int32_t run(const NeutronMachine *machine, const NeutronFullyConnectedParams *p) {
+    const int8_t *input = (const int8_t *)neutron_read(machine, p->input);
+    const int8_t *weights = (const int8_t *)neutron_read(machine, p->weights);
+    const int32_t *bias = (const int32_t *)(const void *)neutron_read(machine, p->bias);
+    const double *scales = (const double *)(const void *)neutron_read(machine, p->scales);
+    int8_t *output = (int8_t *)neutron_write(machine, p->output);
+    size_t channel_bytes = neutron_groups(p->in_features) * NEUTRON_GROUP;
+    int32_t sums[COLUMNS];
+    NeutronGemm g = {.a_pitch = p->in_features, .m = 1, .k = p->in_features, .raw = sums};
+    for (uint32_t j = 0; j < p->out_features; j += COLUMNS) {
+        g.n = p->out_features - j < COLUMNS ? p->out_features - j : COLUMNS;
+        g.weights = weights + j * channel_bytes;
+        g.bias = bias + j;
+        for (uint32_t row = 0; row < p->rows; ++row) {
+            g.a = input + (size_t)row * p->in_features;
+            neutron_gemm(&g);
+            int8_t *out = output + (size_t)row * p->out_features + j;
+            for (uint32_t i = 0; i < g.n; ++i) {
+                int32_t scaled = round_to_int((double)sums[i] * scales[j + i]);
+                out[i] = (int8_t)neutron_clamp(neutron_add32(scaled, p->output_zero), p->clamp_min, p->clamp_max);
+            }
+        }
+    }
+    return NEUTRON_STATUS_OK;
+}
+
+NEUTRON_KERNEL(neutron_fully_connected, NeutronFullyConnectedParams, check, run)

@@ -1,0 +1,44 @@
+/* MAX_POOL_2D: int8 maximum over the taps inside the input, clamped. Feature maps as in conv_2d.c. */
+#include "pool.h"
+
+static int32_t check(const NeutronMachine *machine, const NeutronMaxPool2DParams *p) {
+    return neutron_check_pool(machine, &p->window, &p->input, &p->output, p->clamp_min, p->clamp_max);
+}
+
+static void pixel(const NeutronMaxPool2DParams *p, const int8_t *input, uint32_t b, uint32_t oy, uint32_t ox,
+                  int8_t *out) {
+    const NeutronWindow *w = &p->window;
+    NeutronTaps taps = neutron_pool_taps(w, oy, ox);
+    for (uint32_t c0 = 0; c0 < w->in_c; c0 += NEUTRON_POOL_CHUNK) {
+        uint32_t channels = w->in_c - c0 < NEUTRON_POOL_CHUNK ? w->in_c - c0 : NEUTRON_POOL_CHUNK;
+        int8_t best[NEUTRON_POOL_CHUNK];
+        memset(best, (int)p->clamp_min, sizeof best); /* so the lower clamp needs no step of its own */
+        for (uint32_t y = taps.y0; y < taps.y1; ++y) {
+            const int8_t *in =
+                input + neutron_row_offset(&p->input, w->in_h, b, y) + (size_t)taps.x0 * p->input.pixel + c0;
+            for (uint32_t x = taps.x0; x < taps.x1; ++x, in += p->input.pixel) {
+                for (uint32_t c = 0; c < channels; ++c) best[c] = in[c] > best[c] ? in[c] : best[c];
+            }
+        }
+        for (uint32_t c = 0; c < channels; ++c) {
+            out[c0 + c] = best[c] < p->clamp_max ? best[c] : (int8_t)p->clamp_max;
+        }
+    }
+}
+
+static int32_t run(const NeutronMachine *machine, const NeutronMaxPool2DParams *p) {
+    const NeutronWindow *w = &p->window;
+    const int8_t *input = (const int8_t *)neutron_read(machine, p->input.ref);
+    int8_t *output = (int8_t *)neutron_write(machine, p->output.ref);
+    for (uint32_t b = 0; b < w->batch; ++b) {
+        for (uint32_t oy = w->y0; oy < w->y1; ++oy) {
+            int8_t *row = output + neutron_row_offset(&p->output, w->out_h, b, oy);
+            for (uint32_t ox = 0; ox < w->out_w; ++ox) {
+                pixel(p, input, b, oy, ox, row + (size_t)ox * p->output.pixel);
+            }
+        }
+    }
+    return NEUTRON_STATUS_OK;
+}
+
+NEUTRON_KERNEL(neutron_max_pool_2d, NeutronMaxPool2DParams, check, run)

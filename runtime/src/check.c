@@ -1,0 +1,127 @@
+/* Checks of addresses and geometry that kernels share. Everything is unsigned 64-bit with bounded factors, so
+ * that no product can overflow: see NEUTRON_MAX_DIM. */
+#include "kernel.h"
+
+static int32_t region_bytes(const NeutronMachine *machine, NeutronRef ref, NeutronAccess access, uint64_t *bytes) {
+    const NeutronHeader *h = machine->header;
+    switch (ref.region) {
+        case NEUTRON_REGION_INPUT:
+            if (ref.index >= h->inputs) return NEUTRON_STATUS_BOUNDS;
+            if (access == NEUTRON_WRITE) return NEUTRON_STATUS_READ_ONLY;
+            *bytes = machine->descriptors[ref.index].bytes;
+            return NEUTRON_STATUS_OK;
+        case NEUTRON_REGION_OUTPUT:
+            if (ref.index >= h->outputs) return NEUTRON_STATUS_BOUNDS;
+            *bytes = machine->descriptors[h->inputs + ref.index].bytes;
+            return NEUTRON_STATUS_OK;
+        case NEUTRON_REGION_SCRATCH: *bytes = h->scratch_bytes; return NEUTRON_STATUS_OK;
+        case NEUTRON_REGION_PREFETCH: *bytes = h->prefetch_bytes; return NEUTRON_STATUS_OK;
+        case NEUTRON_REGION_WEIGHTS:
+            if (access == NEUTRON_WRITE) return NEUTRON_STATUS_READ_ONLY;
+            *bytes = h->weights_bytes;
+            return NEUTRON_STATUS_OK;
+        default: return NEUTRON_STATUS_BOUNDS;
+    }
+}
+
+int32_t neutron_check_bytes(const NeutronMachine *machine, NeutronRef ref, uint64_t bytes, uint32_t alignment,
+                            NeutronAccess access) {
+    uint64_t available = 0;
+    NEUTRON_TRY(region_bytes(machine, ref, access, &available));
+    if (ref.offset > available || bytes > available - ref.offset) return NEUTRON_STATUS_BOUNDS;
+    if (ref.offset % alignment != 0) return NEUTRON_STATUS_ALIGNMENT;
+    return NEUTRON_STATUS_OK;
+}
+
+uint64_t neutron_elements(const uint32_t dims[NEUTRON_MAX_RANK]) {
+    uint64_t product = 1;
+    for (uint32_t d = 0; d < NEUTRON_MAX_RANK; ++d) {
+        if (dims[d] == 0 || dims[d] > NEUTRON_MAX_DIM) return UINT64_MAX;
+        product *= dims[d];
+        if (product > UINT32_MAX) return UINT64_MAX;
+    }
+    return product;
+}
+
+int32_t neutron_check_strided(const NeutronMachine *machine, NeutronRef ref, const uint32_t dims[NEUTRON_MAX_RANK],
+                              const int32_t strides[NEUTRON_MAX_RANK], uint32_t element_bytes,
+                              NeutronAccess access) {
+    uint64_t elements = neutron_elements(dims);
+    NEUTRON_REQUIRE(elements != UINT64_MAX);
+    uint64_t below = 0, above = 0; /* how far the block reaches before and behind `ref` */
+    for (uint32_t d = 0; d < NEUTRON_MAX_RANK; ++d) {
+        uint64_t reach = (uint64_t)(dims[d] - 1u);
+        if (strides[d] < 0) {
+            below += reach * (0u - (uint64_t)(int64_t)strides[d]);
+        } else {
+            above += reach * (uint64_t)strides[d];
+        }
+    }
+    if (below > ref.offset) return NEUTRON_STATUS_BOUNDS;
+    /* Elements that do not overlap need this much room; it bounds every loop over a written block. */
+    if (access == NEUTRON_WRITE && elements * element_bytes > below + above + element_bytes) {
+        return NEUTRON_STATUS_PARAMETERS;
+    }
+    NEUTRON_TRY(neutron_check_bytes(machine, ref, above + element_bytes, element_bytes, access));
+    for (uint32_t d = 0; d < NEUTRON_MAX_RANK && element_bytes > 1; ++d) {
+        if (strides[d] % (int32_t)element_bytes != 0) return NEUTRON_STATUS_ALIGNMENT;
+    }
+    return NEUTRON_STATUS_OK;
+}
+
+static int32_t check_view(const NeutronMachine *machine, const NeutronView *view, uint32_t batch, uint32_t height,
+                          uint32_t width, uint32_t channels, NeutronAccess access) {
+    uint64_t rows = neutron_rows(view, height);
+    NEUTRON_REQUIRE(view->pixel >= channels && view->row <= (1u << 30) && (uint64_t)width * channels <= UINT32_MAX);
+    uint64_t row_bytes = (uint64_t)(width - 1u) * view->pixel + channels;
+    NEUTRON_REQUIRE(row_bytes <= view->row);
+    NEUTRON_REQUIRE((uint64_t)batch * rows <= UINT32_MAX);
+    uint64_t bytes = ((uint64_t)batch * rows - 1u) * view->row + row_bytes;
+    return neutron_check_bytes(machine, view->ref, bytes, 1, access);
+}
+
+static bool dim(uint32_t value) { return value >= 1 && value <= 0xFFFFu; }
+
+int32_t neutron_check_window(const NeutronMachine *machine, const NeutronWindow *w, const NeutronView *input,
+                             const NeutronView *output) {
+    NEUTRON_REQUIRE(dim(w->batch) && dim(w->in_h) && dim(w->in_w) && dim(w->in_c));
+    NEUTRON_REQUIRE(dim(w->out_h) && dim(w->out_w) && dim(w->out_c));
+    NEUTRON_REQUIRE(dim(w->kernel_h) && dim(w->kernel_w) && w->kernel_h <= 4096 && w->kernel_w <= 4096);
+    NEUTRON_REQUIRE(dim(w->stride_h) && dim(w->stride_w) && w->stride_h <= 4096 && w->stride_w <= 4096);
+    NEUTRON_REQUIRE(dim(w->dilation_h) && dim(w->dilation_w) && w->dilation_h <= 4096 && w->dilation_w <= 4096);
+    NEUTRON_REQUIRE(w->pad_top >= -0xFFFF && w->pad_top <= 0xFFFF);
+    NEUTRON_REQUIRE(w->pad_left >= -0xFFFF && w->pad_left <= 0xFFFF);
+    NEUTRON_REQUIRE(w->y0 < w->y1 && w->y1 <= w->out_h);
+    NEUTRON_TRY(check_view(machine, input, w->batch, w->in_h, w->in_w, w->in_c, NEUTRON_READ));
+    NEUTRON_TRY(check_view(machine, output, w->batch, w->out_h, w->out_w, w->out_c, NEUTRON_WRITE));
+    /* Rows that a rolling buffer would hold at one address must not be needed by one call. Factors are below
+     * 2^16 and 2^12, so 32 bits suffice. */
+    uint32_t span = (w->y1 - w->y0 - 1u) * w->stride_h + (w->kernel_h - 1u) * w->dilation_h + 1u;
+    if (span > w->in_h) span = w->in_h;
+    if (span > neutron_rows(input, w->in_h)) return NEUTRON_STATUS_BOUNDS;
+    if (w->y1 - w->y0 > neutron_rows(output, w->out_h)) return NEUTRON_STATUS_BOUNDS;
+    return NEUTRON_STATUS_OK;
+}
+
+int32_t neutron_check_broadcast(const NeutronMachine *machine, const NeutronBroadcast *walk) {
+    NEUTRON_TRY(neutron_check_strided(machine, walk->a, walk->dims, walk->a_strides, 1, NEUTRON_READ));
+    NEUTRON_TRY(neutron_check_strided(machine, walk->b, walk->dims, walk->b_strides, 1, NEUTRON_READ));
+    return neutron_check_strided(machine, walk->output, walk->dims, walk->output_strides, 1, NEUTRON_WRITE);
+}
+
+int32_t neutron_check_reduction(const NeutronMachine *machine, NeutronRef input, NeutronRef output,
+                                const uint32_t kept[NEUTRON_MAX_RANK], const int32_t kept_strides[NEUTRON_MAX_RANK],
+                                const uint32_t reduced[NEUTRON_MAX_RANK],
+                                const int32_t reduced_strides[NEUTRON_MAX_RANK]) {
+    uint64_t outputs = neutron_elements(kept), each = neutron_elements(reduced), above = 0;
+    NEUTRON_REQUIRE(outputs != UINT64_MAX && each != UINT64_MAX);
+    for (uint32_t d = 0; d < NEUTRON_MAX_RANK; ++d) {
+        NEUTRON_REQUIRE(kept_strides[d] >= 0 && reduced_strides[d] >= 0);
+        above += (uint64_t)(kept[d] - 1u) * (uint64_t)kept_strides[d];
+        above += (uint64_t)(reduced[d] - 1u) * (uint64_t)reduced_strides[d];
+    }
+    /* Every input element is read once, so there are no more steps than bytes in the region. */
+    NEUTRON_REQUIRE(outputs * each <= above + 1u);
+    NEUTRON_TRY(neutron_check_bytes(machine, input, above + 1u, 1, NEUTRON_READ));
+    return neutron_check_bytes(machine, output, outputs, 1, NEUTRON_WRITE);
+}

@@ -1,0 +1,21 @@
+/* Checks that the convolution kernels share. */
+#ifndef NEUTRON_CONVOLUTION_H
+#define NEUTRON_CONVOLUTION_H
+
+#include "gemm.h"
+#include "kernel.h"
+
+/* The bias, multiplier and shift of `channels` channels are there. Their values are data, not parameters: the
+ * arithmetic takes any. */
+static inline int32_t neutron_check_channels(const NeutronMachine *machine, NeutronRef ref, uint32_t channels) {
+    return neutron_check_bytes(machine, ref, (uint64_t)channels * 3u * sizeof(int32_t), sizeof(int32_t), NEUTRON_READ);
+}
+
+/* Packed weights of n channels of k values are there. */
+static inline int32_t neutron_check_weights(const NeutronMachine *machine, NeutronRef ref, uint64_t n, uint64_t k) {
+    NEUTRON_REQUIRE(k > 0 && k <= 0x7FFFFFFF && n <= 0xFFFFFF);
+    uint64_t groups = (k + NEUTRON_GROUP - 1u) / NEUTRON_GROUP;
+    return neutron_check_bytes(machine, ref, n * groups * NEUTRON_GROUP, 1, NEUTRON_READ);
+}
+
+#endif

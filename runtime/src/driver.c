@@ -1,0 +1,214 @@
+/* The driver: checks a microcode once, runs it many times. */
+#include "kernel.h"
+
+#define PREPARED 0x4E4E4F52u
+
+/* CRC-32 as in zlib, four bits at a time: 64 bytes of table instead of 1 KiB. */
+static uint32_t crc32_update(uint32_t crc, const uint8_t *data, size_t bytes) {
+    static const uint32_t table[16] = {
+        0x00000000u, 0x1DB71064u, 0x3B6E20C8u, 0x26D930ACu, 0x76DC4190u, 0x6B6B51F4u, 0x4DB26158u, 0x5005713Cu,
+        0xEDB88320u, 0xF00F9344u, 0xD6D6A3E8u, 0xCB61B38Cu, 0x9B64C2B0u, 0x86D3D2D4u, 0xA00AE278u, 0xBDBDF21Cu};
+    crc = ~crc;
+    for (size_t i = 0; i < bytes; ++i) {
+        crc ^= data[i];
+        crc = (crc >> 4) ^ table[crc & 15u];
+        crc = (crc >> 4) ^ table[crc & 15u];
+    }
+    return ~crc;
+}
+
+static uint32_t microcode_crc(const uint8_t *microcode, size_t bytes) {
+    static const uint8_t zero[4] = {0, 0, 0, 0};
+    uint32_t crc = crc32_update(0, microcode, NEUTRON_CRC_OFFSET);
+    crc = crc32_update(crc, zero, 4);
+    return crc32_update(crc, microcode + NEUTRON_CRC_OFFSET + 4, bytes - NEUTRON_CRC_OFFSET - 4);
+}
+
+static uint32_t element_bytes(uint32_t dtype) {
+    switch (dtype) {
+        case NEUTRON_DTYPE_INT16: return 2;
+        case NEUTRON_DTYPE_INT32:
+        case NEUTRON_DTYPE_FLOAT32: return 4;
+        case NEUTRON_DTYPE_INT64: return 8;
+        default: return 1;
+    }
+}
+
+static NeutronStatus check_header(const NeutronHeader *h, const NeutronImage *image) {
+    size_t size = image->microcode.bytes;
+    if (size < sizeof(uint32_t)) return NEUTRON_STATUS_TRUNCATED;
+    if (h->magic != NEUTRON_MAGIC) return NEUTRON_STATUS_MAGIC;
+    if (size < sizeof(NeutronHeader)) return NEUTRON_STATUS_TRUNCATED;
+    if (h->format_version != NEUTRON_FORMAT_VERSION) return NEUTRON_STATUS_FORMAT_VERSION;
+    if (h->microcode_bytes > size) return NEUTRON_STATUS_TRUNCATED;
+    if (h->header_bytes != sizeof(NeutronHeader) || h->microcode_bytes < sizeof(NeutronHeader)) {
+        return NEUTRON_STATUS_HEADER;
+    }
+    if (microcode_crc((const uint8_t *)h, h->microcode_bytes) != h->crc) return NEUTRON_STATUS_CHECKSUM;
+    if (h->target != NEUTRON_TARGET_IMXRT700) return NEUTRON_STATUS_TARGET;
+    /* Refs have one byte for the index of an input or output. */
+    if (h->inputs > 256 || h->outputs > 256) return NEUTRON_STATUS_HEADER;
+    uint32_t described = (uint32_t)sizeof(NeutronHeader) + (h->inputs + h->outputs) * (uint32_t)sizeof(NeutronDescriptor);
+    if (h->calls_offset != described || described > h->microcode_bytes) return NEUTRON_STATUS_HEADER;
+    if (h->weights_bytes > image->weights.bytes) return NEUTRON_STATUS_WEIGHTS_SIZE;
+    if (h->weights_bytes != 0 && image->weights.data == NULL) return NEUTRON_STATUS_NULL_ARGUMENT;
+    if ((uintptr_t)image->weights.data % NEUTRON_ALIGNMENT != 0) return NEUTRON_STATUS_ALIGNMENT;
+    return NEUTRON_STATUS_OK;
+}
+
+static NeutronStatus check_descriptors(const NeutronDescriptor *descriptors, uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i) {
+        const NeutronDescriptor *d = &descriptors[i];
+        if (d->dtype > NEUTRON_DTYPE_BOOL || d->rank > 8) return NEUTRON_STATUS_HEADER;
+        uint64_t bytes = element_bytes(d->dtype);
+        for (uint32_t k = 0; k < d->rank; ++k) {
+            if (d->dims[k] > NEUTRON_MAX_DIM) return NEUTRON_STATUS_HEADER;
+            bytes *= d->dims[k];
+            if (bytes > UINT32_MAX) return NEUTRON_STATUS_HEADER;
+        }
+        if (bytes != d->bytes) return NEUTRON_STATUS_HEADER;
+    }
+    return NEUTRON_STATUS_OK;
+}
+
+static const uint16_t record_bytes[NEUTRON_KERNEL_KINDS] = {
+#define RECORD_BYTES(kind, function, Type) [NEUTRON_KERNEL_##kind] = (uint16_t)(sizeof(Type) + 4u),
+    NEUTRON_FOR_EACH_KERNEL(RECORD_BYTES)
+#undef RECORD_BYTES
+};
+
+static NeutronStatus check_calls(NeutronModel *model, const NeutronMachine *machine) {
+    const NeutronHeader *h = machine->header;
+    const uint8_t *at = (const uint8_t *)h + h->calls_offset;
+    uint32_t left = h->microcode_bytes - h->calls_offset;
+    for (uint32_t i = 0; i < h->calls; ++i) {
+        model->problem_call = (int32_t)i;
+        if (left < 4) return NEUTRON_STATUS_CALL;
+        uint32_t word = *(const uint32_t *)(const void *)at;
+        uint32_t kind = word & 0xFFFFu, size = word >> 16;
+        model->problem_kernel = kind;
+        if (kind >= NEUTRON_KERNEL_KINDS) return NEUTRON_STATUS_KERNEL_UNKNOWN;
+        if (size != record_bytes[kind] || size > left) return NEUTRON_STATUS_CALL;
+        if (neutronKernels[kind] == NULL) return NEUTRON_STATUS_KERNEL_MISSING;
+        if ((h->required_kernels[kind / 32u] >> (kind % 32u) & 1u) == 0) return NEUTRON_STATUS_HEADER;
+        NeutronStatus status = (NeutronStatus)neutronKernels[kind](machine, at + 4);
+        if (status != NEUTRON_STATUS_OK) return status;
+        at += size;
+        left -= size;
+    }
+    if (left >= NEUTRON_ALIGNMENT) return NEUTRON_STATUS_HEADER;
+    model->problem_call = -1;
+    return NEUTRON_STATUS_OK;
+}
+
+/* Report a missing kernel before looking at single calls: the set is the clearest statement of what is needed. */
+static NeutronStatus check_kernels(NeutronModel *model, const NeutronHeader *h) {
+    for (uint32_t kind = 0; kind < 128u; ++kind) {
+        if ((h->required_kernels[kind / 32u] >> (kind % 32u) & 1u) == 0) continue;
+        model->problem_kernel = kind;
+        if (kind >= NEUTRON_KERNEL_KINDS) return NEUTRON_STATUS_KERNEL_UNKNOWN;
+        if (neutronKernels[kind] == NULL) return NEUTRON_STATUS_KERNEL_MISSING;
+    }
+    return NEUTRON_STATUS_OK;
+}
+
+NeutronStatus neutron_prepare(NeutronModel *model, const NeutronImage *image) {
+    if (model == NULL || image == NULL) return NEUTRON_STATUS_NULL_ARGUMENT;
+    memset(model, 0, sizeof *model);
+    model->problem_call = -1;
+    model->problem_kernel = NEUTRON_KERNEL_KINDS;
+    if (image->microcode.data == NULL) return NEUTRON_STATUS_NULL_ARGUMENT;
+    if ((uintptr_t)image->microcode.data % sizeof(uint32_t) != 0) return NEUTRON_STATUS_ALIGNMENT;
+    const NeutronHeader *h = (const NeutronHeader *)image->microcode.data;
+    NeutronStatus status = check_header(h, image);
+    if (status != NEUTRON_STATUS_OK) return status;
+    const NeutronDescriptor *descriptors = (const NeutronDescriptor *)(const void *)(h + 1);
+    status = check_descriptors(descriptors, h->inputs + h->outputs);
+    if (status != NEUTRON_STATUS_OK) return status;
+    const uint8_t *weights = (const uint8_t *)image->weights.data;
+    if (image->check_weights && crc32_update(0, weights, h->weights_bytes) != h->weights_crc) {
+        return NEUTRON_STATUS_WEIGHTS_CHECKSUM;
+    }
+    status = check_kernels(model, h);
+    if (status != NEUTRON_STATUS_OK) return status;
+    NeutronMachine machine = {
+        .phase = NEUTRON_PHASE_CHECK, .header = h, .descriptors = descriptors, .weights = weights};
+    status = check_calls(model, &machine);
+    if (status != NEUTRON_STATUS_OK) return status;
+
+    model->input_count = h->inputs;
+    model->output_count = h->outputs;
+    model->inputs = descriptors;
+    model->outputs = descriptors + h->inputs;
+    model->scratch_bytes = h->scratch_bytes;
+    model->prefetch_bytes = h->prefetch_bytes;
+    model->weights_bytes = h->weights_bytes;
+    model->call_count = h->calls;
+    model->converter_version = h->converter_version;
+    model->header = h;
+    model->weights = weights;
+    model->problem_kernel = NEUTRON_KERNEL_KINDS;
+    model->prepared = PREPARED;
+    return NEUTRON_STATUS_OK;
+}
+
+static NeutronStatus check_buffer(const void *data, size_t bytes, uint32_t needed, uint32_t alignment,
+                                  NeutronStatus too_small) {
+    if (needed == 0) return NEUTRON_STATUS_OK;
+    if (data == NULL) return NEUTRON_STATUS_NULL_ARGUMENT;
+    if (bytes < needed) return too_small;
+    if ((uintptr_t)data % alignment != 0) return NEUTRON_STATUS_ALIGNMENT;
+    return NEUTRON_STATUS_OK;
+}
+
+static NeutronStatus check_run(const NeutronModel *model, const NeutronRun *run) {
+    if (model == NULL || run == NULL) return NEUTRON_STATUS_NULL_ARGUMENT;
+    if (model->prepared != PREPARED) return NEUTRON_STATUS_NOT_PREPARED;
+    if (run->input_count != model->input_count) return NEUTRON_STATUS_INPUT_COUNT;
+    if (run->output_count != model->output_count) return NEUTRON_STATUS_OUTPUT_COUNT;
+    if ((run->inputs == NULL && run->input_count) || (run->outputs == NULL && run->output_count)) {
+        return NEUTRON_STATUS_NULL_ARGUMENT;
+    }
+    NeutronStatus status = NEUTRON_STATUS_OK;
+    for (uint32_t i = 0; i < model->input_count && status == NEUTRON_STATUS_OK; ++i) {
+        status = check_buffer(run->inputs[i].data, run->inputs[i].bytes, model->inputs[i].bytes,
+                              element_bytes(model->inputs[i].dtype), NEUTRON_STATUS_INPUT_SIZE);
+    }
+    for (uint32_t i = 0; i < model->output_count && status == NEUTRON_STATUS_OK; ++i) {
+        status = check_buffer(run->outputs[i].data, run->outputs[i].bytes, model->outputs[i].bytes,
+                              element_bytes(model->outputs[i].dtype), NEUTRON_STATUS_OUTPUT_SIZE);
+    }
+    if (status != NEUTRON_STATUS_OK) return status;
+    status = check_buffer(run->scratch.data, run->scratch.bytes, model->scratch_bytes, NEUTRON_ALIGNMENT,
+                          NEUTRON_STATUS_SCRATCH_SIZE);
+    if (status != NEUTRON_STATUS_OK) return status;
+    return check_buffer(run->prefetch.data, run->prefetch.bytes, model->prefetch_bytes, NEUTRON_ALIGNMENT,
+                        NEUTRON_STATUS_PREFETCH_SIZE);
+}
+
+NeutronStatus neutron_run(const NeutronModel *model, const NeutronRun *run) {
+    NeutronStatus status = check_run(model, run);
+    if (status != NEUTRON_STATUS_OK) return status;
+    const NeutronHeader *h = model->header;
+    const NeutronHooks *hooks = run->hooks;
+    NeutronMachine machine = {.phase = NEUTRON_PHASE_RUN,
+                              .header = h,
+                              .descriptors = model->inputs,
+                              .weights = model->weights,
+                              .scratch = (uint8_t *)run->scratch.data,
+                              .prefetch = (uint8_t *)run->prefetch.data,
+                              .inputs = run->inputs,
+                              .outputs = run->outputs,
+                              .hooks = hooks};
+    const uint8_t *at = (const uint8_t *)h + h->calls_offset;
+    for (uint32_t i = 0; i < h->calls; ++i) {
+        uint32_t word = *(const uint32_t *)(const void *)at;
+        uint32_t kind = word & 0xFFFFu;
+        if (hooks && hooks->trace) hooks->trace(hooks->context, i, kind, 1);
+        status = (NeutronStatus)neutronKernels[kind](&machine, at + 4);
+        if (hooks && hooks->trace) hooks->trace(hooks->context, i, kind, 0);
+        if (status != NEUTRON_STATUS_OK) return status;
+        at += word >> 16;
+    }
+    return NEUTRON_STATUS_OK;
+}

@@ -1,0 +1,150 @@
+/* What kernels share: the machine they run on, checks of addresses, row addressing. Internal. */
+#ifndef NEUTRON_KERNEL_H
+#define NEUTRON_KERNEL_H
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "neutron.h"
+
+/* A kernel is called twice: once in prepare, to check its parameters against the sizes of the regions, and in
+ * every run. It is one function so that the kernel table has one entry for each, and a kernel cannot be linked
+ * without its check. */
+typedef enum { NEUTRON_PHASE_CHECK, NEUTRON_PHASE_RUN } NeutronPhase;
+
+typedef struct NeutronMachine {
+    NeutronPhase phase;
+    const NeutronHeader *header;
+    const NeutronDescriptor *descriptors; /* inputs, then outputs */
+    const uint8_t *weights;
+    /* Null in the check phase: */
+    uint8_t *scratch;
+    uint8_t *prefetch;
+    const NeutronConstBuffer *inputs;
+    const NeutronBuffer *outputs;
+    const NeutronHooks *hooks;
+} NeutronMachine;
+
+#define NEUTRON_TRY(expression)                            \
+    do {                                                   \
+        int32_t try_status = (expression);                 \
+        if (try_status != NEUTRON_STATUS_OK) return try_status; \
+    } while (0)
+
+#define NEUTRON_REQUIRE(condition)                               \
+    do {                                                         \
+        if (!(condition)) return (int32_t)NEUTRON_STATUS_PARAMETERS; \
+    } while (0)
+
+/* The body every kernel has: check in the check phase, run in the run phase. */
+#define NEUTRON_KERNEL(function, Type, check, run)                                 \
+    int32_t function(const NeutronMachine *machine, const void *parameters) {     \
+        const Type *p = (const Type *)parameters;                                 \
+        return machine->phase == NEUTRON_PHASE_CHECK ? check(machine, p) : run(machine, p); \
+    }
+
+/* No dimension of a tensor exceeds this; the product of two fits 64 bits with room for a third factor. */
+#define NEUTRON_MAX_DIM 0xFFFFFFu
+
+/* --- check phase (src/check.c) --- */
+
+typedef enum { NEUTRON_READ, NEUTRON_WRITE } NeutronAccess;
+
+/* `bytes` from `ref` on lie in its region, at an address that is a multiple of `alignment`. */
+int32_t neutron_check_bytes(const NeutronMachine *machine, NeutronRef ref, uint64_t bytes, uint32_t alignment,
+                            NeutronAccess access);
+
+/* All elements of a strided block lie in the region of `ref`; those of a written block do not all overlap. */
+int32_t neutron_check_strided(const NeutronMachine *machine, NeutronRef ref, const uint32_t dims[NEUTRON_MAX_RANK],
+                              const int32_t strides[NEUTRON_MAX_RANK], uint32_t element_bytes,
+                              NeutronAccess access);
+
+/* The product of the dims, or UINT64_MAX when it, or a dim, is too large. */
+uint64_t neutron_elements(const uint32_t dims[NEUTRON_MAX_RANK]);
+
+/* A window kernel's geometry is sane, both feature maps lie in their regions, and with rolling buffers every
+ * row the range y0..y1 reads is held at the same time. */
+int32_t neutron_check_window(const NeutronMachine *machine, const NeutronWindow *window, const NeutronView *input,
+                             const NeutronView *output);
+
+/* A reduction's input, walked over kept x reduced dims, lies in its region; its dense output does too. */
+int32_t neutron_check_reduction(const NeutronMachine *machine, NeutronRef input, NeutronRef output,
+                                const uint32_t kept[NEUTRON_MAX_RANK], const int32_t kept_strides[NEUTRON_MAX_RANK],
+                                const uint32_t reduced[NEUTRON_MAX_RANK],
+                                const int32_t reduced_strides[NEUTRON_MAX_RANK]);
+
+int32_t neutron_check_broadcast(const NeutronMachine *machine, const NeutronBroadcast *walk);
+
+static inline bool neutron_is_int8(int32_t value) { return value >= -128 && value <= 127; }
+
+static inline bool neutron_is_shift(int32_t shift) { return shift >= -31 && shift <= 30; }
+
+static inline bool neutron_is_clamp(int32_t low, int32_t high) {
+    return neutron_is_int8(low) && neutron_is_int8(high) && low <= high;
+}
+
+/* --- run phase --- */
+
+static inline const uint8_t *neutron_read(const NeutronMachine *machine, NeutronRef ref) {
+    switch ((NeutronRegion)ref.region) {
+        case NEUTRON_REGION_INPUT: return (const uint8_t *)machine->inputs[ref.index].data + ref.offset;
+        case NEUTRON_REGION_OUTPUT: return (const uint8_t *)machine->outputs[ref.index].data + ref.offset;
+        case NEUTRON_REGION_SCRATCH: return machine->scratch + ref.offset;
+        case NEUTRON_REGION_WEIGHTS: return machine->weights + ref.offset;
+        case NEUTRON_REGION_PREFETCH: return machine->prefetch + ref.offset;
+    }
+    return NULL;
+}
+
+/* The check phase has refused every write to another region. */
+static inline uint8_t *neutron_write(const NeutronMachine *machine, NeutronRef ref) {
+    switch ((NeutronRegion)ref.region) {
+        case NEUTRON_REGION_OUTPUT: return (uint8_t *)machine->outputs[ref.index].data + ref.offset;
+        case NEUTRON_REGION_SCRATCH: return machine->scratch + ref.offset;
+        case NEUTRON_REGION_PREFETCH: return machine->prefetch + ref.offset;
+        default: return NULL;
+    }
+}
+
+/* Rows of a feature map that are in memory: the rolling buffer's, or all. */
+static inline uint32_t neutron_rows(const NeutronView *view, uint32_t height) {
+    return view->ref.rows ? view->ref.rows : height;
+}
+
+/* The byte offset of row y of image b. */
+static inline size_t neutron_row_offset(const NeutronView *view, uint32_t height, uint32_t b, uint32_t y) {
+    uint32_t rows = neutron_rows(view, height);
+    return (size_t)view->row * ((size_t)b * rows + y % rows);
+}
+
+/* The first and one past the last kernel tap that falls on 0 <= origin + tap * dilation < size. */
+static inline void neutron_taps(int32_t origin, uint32_t taps, uint32_t dilation, uint32_t size, uint32_t *first,
+                                uint32_t *end) {
+    int32_t d = (int32_t)dilation;
+    int32_t low = origin >= 0 ? 0 : (-origin + d - 1) / d;
+    int32_t high = origin >= (int32_t)size ? 0 : ((int32_t)size - 1 - origin) / d + 1;
+    if (high > (int32_t)taps) high = (int32_t)taps;
+    if (low > high) low = high;
+    *first = (uint32_t)low;
+    *end = (uint32_t)high;
+}
+
+/* Odometer over up to six dims: neutron_next moves `index` on and keeps the byte offsets of N operands. Used for
+ * the outer dims; the innermost is the caller's loop. Returns false after the last. */
+static inline bool neutron_next(uint32_t index[NEUTRON_MAX_RANK], const uint32_t dims[NEUTRON_MAX_RANK],
+                                uint32_t count) {
+    for (uint32_t d = count; d-- > 0;) {
+        if (++index[d] < dims[d]) return true;
+        index[d] = 0;
+    }
+    return false;
+}
+
+static inline ptrdiff_t neutron_offset(const uint32_t index[NEUTRON_MAX_RANK],
+                                       const int32_t strides[NEUTRON_MAX_RANK], uint32_t count) {
+    ptrdiff_t offset = 0;
+    for (uint32_t d = 0; d < count; ++d) offset += (ptrdiff_t)index[d] * strides[d];
+    return offset;
+}
+
+#endif
