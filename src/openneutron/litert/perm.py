@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from openneutron.litert.ir import Quant, Tensor, constant
+from openneutron.litert.ir import Op, Quant, Tensor, constant
 
 Perm = tuple[int, ...]
 
@@ -50,6 +50,11 @@ def moves_nothing(shape: Sequence[int], perm: Perm) -> bool:
     """Whether the elements keep their order in memory: only dimensions of size 1 change place."""
     real = [p for p in perm if shape[p] != 1]
     return real == sorted(real)
+
+
+def permutation(op: Op) -> Perm:
+    """The constant permutation of a TRANSPOSE."""
+    return tuple(int(p) for p in op.operand(1).array)
 
 
 def transposed_constant(source: Tensor, perm: Perm, name: str) -> Tensor:
