@@ -1,0 +1,116 @@
+"""Emission: every step becomes kernel calls, with addresses from the memory plan and constants in a pool."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from openneutron.compiler.constants import ConstPool
+from openneutron.compiler.fuse import PADDING
+from openneutron.compiler.microcode import Conv2D, DepthwiseConv2D, KernelCall, Ref, Region, Table, View
+from openneutron.compiler.schedule import MemoryPlan
+from openneutron.compiler.select import select, supports
+from openneutron.compiler.storage import Home
+from openneutron.compiler.tables import is_table
+from openneutron.diagnostics import fail
+from openneutron.litert.ir import Graph, Op, Tensor
+
+_REGION = {Home.INPUT: Region.INPUT, Home.OUTPUT: Region.OUTPUT, Home.SCRATCH: Region.SCRATCH}
+
+
+def check_supported(graph: Graph) -> None:
+    """Refuse a graph with operators no kernel computes: the first with its reason, the others by name."""
+    refused = [(op, reject) for op in graph.ops if (reject := _supports(op)) is not None]
+    if not refused:
+        return
+    op, reject = refused[0]
+    rest = sorted({f"{other.kind.name} {other.outputs[0].name}" for other, _ in refused[1:]})
+    more = (
+        f"; {len(refused) - 1} more operators cannot be compiled either: {', '.join(rest[:5])}"
+        if rest
+        else ""
+    )
+    fail("ON401", f"{op.kind.name} {op.outputs[0].name}", reject.reason + more, reject.hint)
+
+
+def _supports(op: Op) -> Any:
+    if is_table(op):
+        return None
+    return supports(_virtual(op)[0] if PADDING in op.options else op)
+
+
+def emit_step(op: Op, plan: MemoryPlan, pool: ConstPool) -> list[KernelCall]:
+    """The kernel calls of one step."""
+
+    def ref(tensor: Tensor) -> Ref:
+        view = plan.schedule.storage.views[tensor]
+        base = plan.offsets[view.buffer] if view.buffer.home is Home.SCRATCH else 0
+        index = 0 if view.buffer.home is Home.SCRATCH else view.buffer.number
+        return Ref(_REGION[view.buffer.home], index, offset=base + view.offset)
+
+    if is_table(op):
+        return [_table_call(op, ref, pool)]
+    if PADDING in op.options:
+        return _padded_calls(op, ref, pool)
+    return select(op, ref, pool)
+
+
+def _table_call(op: Op, ref: Callable[[Tensor], Ref], pool: ConstPool) -> KernelCall:
+    source, length = op.operand(0), op.output.nbytes
+    return Table(
+        ref(source),
+        ref(op.output),
+        pool.add(op.operand(1).array),
+        rows=1,
+        length=length,
+        input_pitch=length,
+        output_pitch=length,
+    )
+
+
+def _virtual(op: Op) -> tuple[Op, Tensor]:
+    """The convolution as LiteRT would have it, on a padded input that never exists."""
+    source = op.operand(0)
+    top, bottom, left, right = op.options[PADDING]
+    n, h, w, c = source.shape
+    padded = Tensor(
+        f"{source.name}_padded", (n, h + top + bottom, w + left + right, c), source.dtype, source.quant
+    )
+    options = {k: v for k, v in op.options.items() if k != PADDING}
+    return Op(op.kind, [padded, *op.inputs[1:]], op.outputs, options, op.origin), padded
+
+
+def _padded_calls(op: Op, ref: Callable[[Tensor], Ref], pool: ConstPool) -> list[KernelCall]:
+    """Select for the padded input, then make the window start outside of the real one.
+
+    The kernels take taps outside of the input as the zero point, which is what the padding holds.
+    """
+    virtual, padded = _virtual(op)
+    source = op.operand(0)
+    top, _, left, _ = op.options[PADDING]
+    _, height, width, channels = source.shape
+    calls = select(virtual, lambda t: ref(source) if t is padded else ref(t), pool)
+    result: list[KernelCall] = []
+    for call in calls:
+        assert isinstance(call, Conv2D | DepthwiseConv2D), f"{call} has no padding"
+        window = call.window
+        window = dataclasses.replace(
+            window, in_h=height, in_w=width, pad_top=window.pad_top + top, pad_left=window.pad_left + left
+        )
+        result.append(
+            dataclasses.replace(call, window=window, input=View(call.input.ref, channels, width * channels))
+        )
+    return result
+
+
+def map_refs(value: Any, change: Callable[[Ref], Ref]) -> Any:
+    """A copy of a call with every address in it changed."""
+    changes = {}
+    for field in dataclasses.fields(value):
+        item = getattr(value, field.name)
+        if isinstance(item, Ref):
+            changes[field.name] = change(item)
+        elif dataclasses.is_dataclass(item):
+            changes[field.name] = map_refs(item, change)
+    return dataclasses.replace(value, **changes)

@@ -1,0 +1,254 @@
+"""Fusion: fewer operators, the same bits. Each pass states when it is exact, and does nothing otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from openneutron.compiler.rewrite import Rewriter, rewrite
+from openneutron.compiler.tables import (
+    IDENTITY,
+    TABLE,
+    activation_range,
+    clamp_table,
+    is_byte,
+    is_table,
+    table_of,
+    unary_operand,
+)
+from openneutron.litert.ir import Activation, Builtin, Graph, Op, Tensor
+from openneutron.litert.perm import compose, moves_nothing
+
+PADDING = "explicitPadding"
+"""Option of convolutions in the compiler's graphs only: zero points around the input, (top, bottom, left,
+right). LiteRT knows SAME and VALID; the kernels take any padding."""
+
+_ACTIVATED = frozenset({
+    Builtin.CONV_2D, Builtin.DEPTHWISE_CONV_2D, Builtin.FULLY_CONNECTED, Builtin.ADD, Builtin.SUB,
+    Builtin.MUL, Builtin.AVERAGE_POOL_2D, Builtin.MAX_POOL_2D,
+})  # fmt: skip
+
+
+def fuse(graph: Graph) -> Graph:
+    """All passes, in order."""
+    for step in PASSES:
+        graph = step(graph).verify()
+    return graph
+
+
+def merge_tables(graph: Graph) -> Graph:
+    """Chains of element-wise functions of one byte become one table; a table that changes nothing goes.
+
+    Exact: the table holds what the reference interpreter yields for all 256 values. A chain ends where a byte
+    tensor has a second reader, so that nothing is computed twice; float tensors never need to exist. Every
+    byte tensor of a chain gets its table from the chain's start; those that nothing reads any more are dead.
+    """
+    readers = graph.consumers()
+    outputs = set(graph.outputs)
+    chains: dict[Tensor, list[Op]] = {}
+    for op in graph.ops:
+        source = unary_operand(op)
+        if source is None:
+            continue
+        shared = source in outputs or len(readers.get(source, ())) > 1
+        if source in chains and not (is_byte(source) and shared):
+            chains[op.output] = [*chains[source], op]
+        elif is_byte(source):
+            chains[op.output] = [op]
+
+    def tabulate(op: Op, out: Rewriter) -> bool:
+        chain = chains.get(op.outputs[0])
+        if chain is None or not is_byte(op.output):
+            return False
+        table = table_of(chain)
+        if table is None:
+            return False
+        first = unary_operand(chain[0])
+        assert first is not None
+        source = out.current(first)
+        if (
+            np.array_equal(table, IDENTITY)
+            and source.shape == op.output.shape
+            and source.dtype == op.output.dtype
+        ):
+            out.replace(op.output, source)
+            return True
+        origin = tuple(dict.fromkeys(name for link in chain for name in link.origin))
+        data = out.constant(f"{op.output.name}_table", table)
+        out.add(Builtin.CUSTOM, [source, data], op.output, origin, custom_name=TABLE)
+        return True
+
+    return rewrite(graph, tabulate)
+
+
+def fuse_activations(graph: Graph) -> Graph:
+    """A table that is exactly the clamp of RELU, RELU6 or RELU_N1_TO_1 goes into the operator before it.
+
+    Exact: the operator clamps as its last step, to the same bounds, in the same quantization.
+    """
+    readers = graph.consumers()
+    outputs = set(graph.outputs)
+    producers = graph.producers()
+    fused: dict[Tensor, tuple[Op, Activation]] = {}  # output of the operator before -> table, activation
+    for op in graph.ops:
+        if not is_table(op):
+            continue
+        source = op.operand(0)
+        before = producers.get(source)
+        if (
+            before is None
+            or before.kind not in _ACTIVATED
+            or source in outputs
+            or len(readers[source]) != 1
+            or before.options.get("fusedActivationFunction", 0) != Activation.NONE
+            or source.quant is None
+            or source.quant != op.output.quant
+            or source.shape != op.output.shape
+            or source.dtype != op.output.dtype
+        ):
+            continue
+        for activation in (Activation.RELU, Activation.RELU6, Activation.RELU_N1_TO_1):
+            if np.array_equal(op.operand(1).array, clamp_table(*activation_range(activation, source.quant))):
+                fused[source] = op, activation
+                break
+    tables = {op.output for op, _ in fused.values()}
+
+    def fuse_one(op: Op, out: Rewriter) -> bool:
+        if op.outputs[0] in tables:
+            return True
+        if op.outputs[0] not in fused:
+            return False
+        table, activation = fused[op.outputs[0]]
+        options = {**op.options, "fusedActivationFunction": int(activation)}
+        out.add(op.kind, op.inputs, table.output, (*op.origin, *table.origin), options)
+        return True
+
+    return rewrite(graph, fuse_one)
+
+
+def fuse_padding(graph: Graph) -> Graph:
+    """PAD of height and width with the zero point goes into the convolutions that read it.
+
+    Exact: a convolution's taps outside of its input count as the zero point. Pools are left alone: padding
+    would take part in the maximum, and in the count of the average.
+    """
+    producers = graph.producers()
+
+    def fuse_one(op: Op, out: Rewriter) -> bool:
+        if op.kind not in (Builtin.CONV_2D, Builtin.DEPTHWISE_CONV_2D) or PADDING in op.options:
+            return False
+        pad = producers.get(op.operand(0))
+        amounts = _zero_padding(pad) if pad is not None else None
+        if pad is None or amounts is None:
+            return False
+        if op.kind is Builtin.CONV_2D and op.operand(1).shape[1:3] == (1, 1):
+            return False  # the pointwise kernel has no padding, and is worth more than the copy it would save
+        (before_n, after_n), (top, bottom), (left, right), (before_c, after_c) = amounts
+        if before_n or after_n or before_c or after_c or min(top, bottom, left, right) < 0:
+            return False
+        options = {**op.options, PADDING: (top, bottom, left, right)}
+        inputs = [out.current(pad.operand(0)), *op.inputs[1:]]
+        out.add(op.kind, inputs, op.output, (*pad.origin, *op.origin), options)
+        return True
+
+    return rewrite(graph, fuse_one)
+
+
+def _zero_padding(op: Op) -> list[tuple[int, int]] | None:
+    """The amounts of a 4-D PAD that pads with the real value 0; None for anything else."""
+    if op.kind not in (Builtin.PAD, Builtin.PADV2) or not op.operand(1).is_const or op.operand(0).rank != 4:
+        return None
+    quant = op.operand(0).quant
+    if quant is None or op.operand(0).dtype != "int8":
+        return None
+    if op.kind is Builtin.PADV2:
+        value = op.operand(2)
+        if not value.is_const or int(value.array.reshape(-1)[0]) != quant.zero_point[0]:
+            return None
+    return [(int(a), int(b)) for a, b in op.operand(1).array]
+
+
+def merge_transposes(graph: Graph) -> Graph:
+    """Transposes in a row become one; one that moves nothing in memory becomes a reshape, which is free."""
+    producers = graph.producers()
+
+    def merge(op: Op, out: Rewriter) -> bool:
+        if op.kind is not Builtin.TRANSPOSE or not op.operand(1).is_const:
+            return False
+        source, perm = op.operand(0), tuple(int(p) for p in op.operand(1).array)
+        before = producers.get(source)
+        while before is not None and before.kind is Builtin.TRANSPOSE and before.operand(1).is_const:
+            perm = compose(tuple(int(p) for p in before.operand(1).array), perm)
+            source = out.current(before.operand(0))
+            before = producers.get(source)
+        if moves_nothing(source.shape, perm):
+            out.reshape(source, op.output, op.origin)
+        else:
+            out.add(
+                Builtin.TRANSPOSE, [source, out.ints(f"{op.output.name}_perm", perm)], op.output, op.origin
+            )
+        return True
+
+    return rewrite(graph, merge)
+
+
+def drop_moves_of_nothing(graph: Graph) -> Graph:
+    """Reshapes in a row become one; a reshape, slice, pad or concatenation that keeps everything goes."""
+    producers = graph.producers()
+
+    def drop(op: Op, out: Rewriter) -> bool:
+        if op.kind not in _MOVES or op.operand(0).is_const:
+            return False
+        source = op.operand(0)
+        if op.kind is Builtin.CONCATENATION and len(op.inputs) != 1:
+            return False
+        if op.kind is Builtin.RESHAPE:
+            before = producers.get(source)
+            while before is not None and before.kind is Builtin.RESHAPE and not before.operand(0).is_const:
+                source = out.current(before.operand(0))
+                before = producers.get(source)
+        if source.shape == op.output.shape:
+            out.replace(op.output, source)
+            return True
+        if op.kind is Builtin.RESHAPE and source is not op.operand(0):
+            out.reshape(source, op.output, op.origin)
+            return True
+        return False
+
+    return rewrite(graph, drop)
+
+
+# An op of these kinds whose output has its input's shape hands its input on: there is nothing else it can do.
+_MOVES = frozenset({
+    Builtin.RESHAPE, Builtin.SLICE, Builtin.PAD, Builtin.PADV2, Builtin.MIRROR_PAD, Builtin.CONCATENATION,
+    Builtin.TILE, Builtin.BROADCAST_TO,
+})  # fmt: skip
+
+
+def separate_outputs(graph: Graph) -> Graph:
+    """Give every program output a tensor of its own: an input, a constant or another output is copied.
+
+    A copy is a RESHAPE to the same shape; inputs and outputs are the caller's memory, so it moves bytes.
+    """
+    out = Rewriter(graph)
+    for op in graph.ops:
+        out.keep(op)
+    taken: set[Tensor] = set(graph.inputs)
+    outputs: list[Tensor] = []
+    for t in graph.outputs:
+        if t in taken or t.is_const:
+            t = out.reshape(t, out.tensor(f"{t.name}_copy", t.shape, t.dtype, t.quant), (t.name,))
+        taken.add(t)
+        outputs.append(t)
+    return Graph(list(graph.inputs), outputs, out.ops, graph.name)
+
+
+PASSES: tuple[Callable[[Graph], Graph], ...] = (
+    merge_tables,  # first: the passes below look at tables, not at thirty operators
+    fuse_activations,
+    fuse_padding,
+    merge_transposes,  # before reshapes are merged: it makes some
+    drop_moves_of_nothing,
+    separate_outputs,  # last: dropping a no-op may make an output an input
+)

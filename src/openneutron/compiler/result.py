@@ -1,0 +1,65 @@
+"""What compiling yields: the bytes, and everything a report wants to know about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from openneutron.compiler.cost import Cost
+from openneutron.compiler.microcode import Kernel, KernelCall, Program, Region
+
+
+@dataclass(frozen=True)
+class CallInfo:
+    """One kernel call with where it came from: the LiteRT operator and the source nodes behind it."""
+
+    call: KernelCall
+    operator: str
+    origin: tuple[str, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class BufferInfo:
+    """One buffer of SCRATCH or PREFETCH: where it lies, from which call to which, and what it holds."""
+
+    name: str
+    region: Region
+    offset: int
+    nbytes: int
+    first_call: int
+    last_call: int
+    tensors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CompiledGraph:
+    """A compiled LiteRT graph."""
+
+    microcode: bytes = field(repr=False)
+    weights: bytes = field(repr=False)
+    program: Program = field(repr=False)
+    calls: tuple[CallInfo, ...] = field(repr=False)
+    buffers: tuple[BufferInfo, ...] = field(repr=False)
+    scratch_bytes: int
+    scratch_bound: int  # the most bytes live at once in this order: no placement is smaller
+    prefetch_bytes: int
+    placed_by: str  # how the offsets were found
+    order_optimal: bool  # whether no order of the operators has a smaller peak
+    cycles: int  # estimated
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels the program needs."""
+        return tuple(self.program.kernels)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of all calls."""
+        return sum(info.cost.macs for info in self.calls)
+
+    @property
+    def sram_bytes(self) -> int:
+        """SRAM the program needs: scratch, and the weights or the area they are prefetched to."""
+        return self.scratch_bytes + (self.prefetch_bytes or len(self.weights))

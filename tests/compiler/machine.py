@@ -1,0 +1,65 @@
+"""An independent machine for memory plans: real bytes at the planned offsets, operators run by the oracle.
+
+It knows nothing of kernels. If two live tensors shared a byte, if an operator ran too early, or if fusion
+changed a value, the outputs would differ from those of the untouched graph.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from openneutron.compiler.fuse import PADDING
+from openneutron.compiler.schedule import MemoryPlan
+from openneutron.compiler.storage import Home
+from openneutron.compiler.tables import is_table
+from openneutron.litert.ir import Graph, Op, Tensor
+from openneutron.litert.reference import run_reference
+
+
+def run_plan(graph: Graph, plan: MemoryPlan, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    """The outputs of a fused graph, run step by step in the planned memory."""
+    scratch = np.random.default_rng(0).integers(0, 256, plan.scratch_bytes).astype(np.uint8)
+    ins = [np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in inputs]
+    outs = [np.zeros(t.nbytes, np.uint8) for t in graph.outputs]
+
+    def memory(t: Tensor) -> np.ndarray:
+        view = plan.schedule.storage.views[t]
+        area = {Home.SCRATCH: [scratch], Home.INPUT: ins, Home.OUTPUT: outs}[view.buffer.home]
+        base = plan.offsets[view.buffer] if view.buffer.home is Home.SCRATCH else 0
+        whole = area[0 if view.buffer.home is Home.SCRATCH else view.buffer.number]
+        begin = base + view.offset
+        assert begin + t.nbytes <= len(whole)
+        return whole[begin : begin + t.nbytes]
+
+    for op in plan.schedule.steps:
+        values = [
+            None if t is None else t.array if t.is_const else memory(t).copy().view(t.dtype).reshape(t.shape)
+            for t in op.inputs
+        ]
+        for t, value in zip(op.outputs, run_op(op, values), strict=True):
+            assert not any(memory(t) is x for x in ins)
+            memory(t)[:] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    return [o.view(t.dtype).reshape(t.shape) for o, t in zip(outs, graph.outputs, strict=True)]
+
+
+def run_op(op: Op, values: list[np.ndarray | None]) -> list[np.ndarray]:
+    """One operator of the compiler's dialect, by the oracle."""
+    if is_table(op):
+        source, table = values
+        assert source is not None and table is not None
+        return [table[source.view(np.uint8)].view(op.output.dtype)]
+    tensors = list(op.inputs)
+    options = dict(op.options)
+    if PADDING in options:
+        top, bottom, left, right = options.pop(PADDING)
+        source = op.operand(0)
+        assert source.quant is not None and values[0] is not None
+        amounts = ((0, 0), (top, bottom), (left, right), (0, 0))
+        values = [np.pad(values[0], amounts, constant_values=source.quant.zero_point[0]), *values[1:]]
+        tensors[0] = Tensor(source.name, values[0].shape, source.dtype, source.quant)
+    single = Graph(
+        list(dict.fromkeys(t for t in tensors if t is not None and not t.is_const)), op.outputs, []
+    )
+    single.ops.append(Op(op.kind, tensors, op.outputs, options))
+    feed = {t: v for t, v in zip(tensors, values, strict=True) if t is not None}
+    return run_reference(single, [feed[t] for t in single.inputs])

@@ -1,0 +1,249 @@
+"""Fusion by example: what goes, what stays, and that import speaks the compiler's few operators."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from graphs import random_inputs
+from machine import run_plan
+
+from openneutron.compiler.fuse import PADDING, fuse
+from openneutron.compiler.legalize import import_graph
+from openneutron.compiler.schedule import make_schedule, plan_memory
+from openneutron.diagnostics import OpenNeutronError
+from openneutron.litert.build import Builder
+from openneutron.litert.ir import Activation, Builtin, Graph, Op, Padding, Quant, Tensor, constant
+from openneutron.litert.reference import run_reference
+
+Q = Quant.per_tensor(0.05, 3)
+R = Quant.per_tensor(0.03, -10)
+NO_ACTIVATION = {"fusedActivationFunction": 0}
+
+
+def lowered(graph):
+    """The fused graph, after checking that it computes what the graph given computes."""
+    fused = fuse(import_graph(graph))
+    plan = plan_memory(make_schedule(fused))
+    inputs = random_inputs(graph, 1)
+    for expected, got in zip(run_reference(graph, inputs), run_plan(fused, plan, inputs), strict=True):
+        np.testing.assert_array_equal(got, expected)
+    return fused, plan
+
+
+def kinds(graph):
+    return [op.custom_name or op.kind.name for op in graph.ops]
+
+
+def conv(b, x, kernel=3, channels=4, padding=Padding.VALID, activation=Activation.NONE, quant=Q):
+    rng = np.random.default_rng(0)
+    c = x.shape[3]
+    weights = b.const(
+        rng.integers(-127, 128, (channels, kernel, kernel, c)).astype(np.int8), Quant.per_tensor(0.01)
+    )
+    bias = b.const(
+        rng.integers(-500, 500, channels).astype(np.int32), Quant.per_tensor(x.quant.scale[0] * 0.01)
+    )
+    shrink = kernel - 1 if padding is Padding.VALID else 0
+    shape = (1, x.shape[1] - shrink, x.shape[2] - shrink, channels)
+    options = {
+        "padding": int(padding),
+        "strideH": 1,
+        "strideW": 1,
+        "dilationHFactor": 1,
+        "dilationWFactor": 1,
+        "fusedActivationFunction": int(activation),
+    }
+    return b.op(Builtin.CONV_2D, [x, weights, bias], shape, quant, options=options)
+
+
+def padded(b, x, amounts):
+    shape = tuple(d + p + q for d, (p, q) in zip(x.shape, amounts, strict=True))
+    return b.op(Builtin.PAD, [x, b.const(np.array(amounts, np.int32))], shape, x.quant)
+
+
+@pytest.mark.parametrize(
+    ("kind", "activation"),
+    [
+        (Builtin.RELU, Activation.RELU),
+        (Builtin.RELU6, Activation.RELU6),
+        (Builtin.RELU_N1_TO_1, Activation.RELU_N1_TO_1),
+    ],
+)
+def test_activation_of_the_same_quantization_goes_into_the_convolution(kind, activation):
+    b = Builder()
+    y = conv(b, b.input("x", (1, 5, 5, 3), quant=Q))
+    fused, _ = lowered(b.graph([b.op(kind, [y], y.shape, Q)]))
+    assert kinds(fused) == ["CONV_2D"]
+    assert fused.ops[0].options["fusedActivationFunction"] == activation
+
+
+def test_activation_that_rescales_stays_a_table_in_place():
+    """Folding it into the convolution would round once where the model rounds twice."""
+    b = Builder()
+    y = conv(b, b.input("x", (1, 5, 5, 3), quant=Q))
+    z = conv(b, b.op(Builtin.RELU, [y], y.shape, R), kernel=1)
+    fused, plan = lowered(b.graph([z]))
+    assert kinds(fused) == ["CONV_2D", "Table", "CONV_2D"]
+    assert len(plan.schedule.overwrites) == 1
+
+
+def test_activation_whose_input_is_read_elsewhere_stays():
+    b = Builder()
+    y = conv(b, b.input("x", (1, 5, 5, 3), quant=Q))
+    fused, _ = lowered(b.graph([b.op(Builtin.RELU, [y], y.shape, Q), y]))
+    assert sorted(kinds(fused)) == ["CONV_2D", "Table"]
+
+
+def test_chain_of_tables_with_a_float_island_is_one_table():
+    b = Builder()
+    x = b.input("x", (1, 6), quant=Q)
+    y = b.op(Builtin.TANH, [x], x.shape, Quant.per_tensor(1 / 128, 0))
+    y = b.op(Builtin.EXP, [b.dequantize(y)], x.shape, dtype="float32")
+    half = b.const(np.array(0.5, np.float32))
+    y = b.quantize(b.op(Builtin.MUL, [half, y], x.shape, dtype="float32", options=NO_ACTIVATION), R)
+    y = b.op(Builtin.HARD_SWISH, [y], x.shape, R)
+    fused, _ = lowered(b.graph([y]))
+    assert kinds(fused) == ["Table"]
+
+
+def test_requantize_to_the_same_parameters_goes():
+    b = Builder()
+    x = b.input("x", (1, 4, 4, 2), quant=Q)
+    y = b.op(Builtin.QUANTIZE, [x], x.shape, Q)
+    fused, _ = lowered(b.graph([conv(b, y)]))
+    assert kinds(fused) == ["CONV_2D"]
+
+
+@pytest.mark.parametrize("padding", list(Padding))
+def test_padding_goes_into_the_convolution(padding):
+    b = Builder()
+    x = b.input("x", (1, 5, 6, 3), quant=Q)
+    fused, _ = lowered(b.graph([conv(b, padded(b, x, ((0, 0), (1, 2), (0, 3), (0, 0))), padding=padding)]))
+    assert kinds(fused) == ["CONV_2D"]
+    assert fused.ops[0].options[PADDING] == (1, 2, 0, 3)
+
+
+@pytest.mark.parametrize("amounts", [((0, 0), (1, 1), (0, 0), (0, 1)), ((0, 0), (0, 0), (0, 0), (2, 0))])
+def test_padding_of_channels_stays(amounts):
+    b = Builder()
+    fused, _ = lowered(b.graph([conv(b, padded(b, b.input("x", (1, 5, 6, 3), quant=Q), amounts))]))
+    assert kinds(fused) == ["PAD", "CONV_2D"]
+
+
+def test_padding_before_a_pool_stays():
+    b = Builder()
+    x = padded(b, b.input("x", (1, 4, 4, 2), quant=Q), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    options = {"padding": 1, "strideH": 2, "strideW": 2, "filterHeight": 2, "filterWidth": 2, **NO_ACTIVATION}
+    fused, _ = lowered(b.graph([b.op(Builtin.MAX_POOL_2D, [x], (1, 3, 3, 2), Q, options=options)]))
+    assert kinds(fused) == ["PAD", "MAX_POOL_2D"]
+
+
+def test_transposes_merge_and_vanish():
+    b = Builder()
+    x = b.input("x", (1, 4, 5, 3), quant=Q)
+    there = b.transpose(x, (0, 3, 1, 2))
+    back = b.transpose(b.transpose(there, (0, 1, 3, 2)), (0, 3, 2, 1))
+    fused, _ = lowered(b.graph([conv(b, back)]))
+    assert kinds(fused) == ["CONV_2D"]
+
+
+def test_concatenation_along_rows_and_its_slices_move_nothing():
+    b = Builder()
+    x = b.input("x", (1, 6, 6, 3), quant=Q)
+    y = b.op(
+        Builtin.CONCATENATION, [conv(b, x), conv(b, x)], (1, 8, 4, 4), Q, options={"axis": 1, **NO_ACTIVATION}
+    )
+    part = b.op(Builtin.SLICE, [y, b.ints((0, 2, 0, 0)), b.ints((1, 5, 4, 4))], (1, 5, 4, 4), Q)
+    fused, plan = lowered(b.graph([conv(b, part)]))
+    assert kinds(fused) == ["CONV_2D", "CONV_2D", "CONCATENATION", "SLICE", "CONV_2D"]
+    assert [op.kind.name for op in plan.schedule.steps] == ["CONV_2D"] * 3
+    assert plan.scratch_bytes == 8 * 4 * 4
+
+
+def test_output_that_is_an_input_a_constant_or_twice_the_same_is_copied():
+    b = Builder()
+    x = b.input("x", (1, 4), quant=Q)
+    value = b.const(np.arange(4, dtype=np.int8).reshape(1, 4), Q)
+    y = b.op(Builtin.ADD, [x, x], (1, 4), Q, options=NO_ACTIVATION)
+    fused = fuse(import_graph(Graph([x], [x, value, y, y], b.ops)))
+    assert kinds(fused) == ["ADD", "RESHAPE", "RESHAPE", "RESHAPE"]
+    plan = plan_memory(make_schedule(fused))
+    data = np.array([[1, -2, 30, 4]], np.int8)
+    outputs = run_plan(fused, plan, [data])
+    np.testing.assert_array_equal(outputs[0], data)
+    np.testing.assert_array_equal(outputs[1], value.array)
+    np.testing.assert_array_equal(outputs[2], outputs[3])
+    assert plan.scratch_bytes == 0
+
+
+def test_shape_arithmetic_of_static_tensors_is_folded():
+    """RESHAPE to a shape computed from SHAPE, as TensorFlow writes it."""
+    b = Builder()
+    x = b.input("x", (1, 4, 6, 2), quant=Q)
+    shape = b.op(Builtin.SHAPE, [x], (4,), dtype="int32", options={"outType": 2})
+    masks = {
+        "beginMask": 0,
+        "endMask": 0,
+        "ellipsisMask": 0,
+        "newAxisMask": 0,
+        "shrinkAxisMask": 1,
+        "offset": False,
+    }
+    batch = b.op(
+        Builtin.STRIDED_SLICE,
+        [shape, b.ints([0]), b.ints([1]), b.ints([1])],
+        (),
+        dtype="int32",
+        options=masks,
+    )
+    rest = b.const(np.array(48, np.int32))
+    target = b.op(Builtin.PACK, [batch, rest], (2,), dtype="int32", options={"valuesCount": 2, "axis": 0})
+    y = b.op(Builtin.RESHAPE, [x, target], (1, 48), Q)
+    fused = fuse(import_graph(b.graph([b.op(Builtin.SOFTMAX, [y], (1, 48), R, options={"beta": 1.0})])))
+    assert kinds(fused) == ["RESHAPE", "SOFTMAX"]
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "stride", "masks", "shape"),
+    [
+        ([3, 0], [0, 5], [-1, 2], {}, (3, 3)),
+        ([0, 0], [4, 5], [-1, 1], {"beginMask": 1, "endMask": 1}, (4, 5)),
+        ([-2, 1], [4, -1], [1, 1], {}, (2, 3)),
+        ([1, 0], [2, 5], [1, 1], {"shrinkAxisMask": 1}, (5,)),
+        ([0, 1, 0], [0, 3, 0], [1, 1, 1], {"newAxisMask": 1, "ellipsisMask": 4}, (1, 2, 5)),
+    ],
+)
+def test_strided_slices_are_resolved(begin, end, stride, masks, shape):
+    b = Builder()
+    x = b.input("x", (4, 5), quant=Q)
+    options = {
+        "beginMask": 0,
+        "endMask": 0,
+        "ellipsisMask": 0,
+        "newAxisMask": 0,
+        "shrinkAxisMask": 0,
+        "offset": False,
+        **masks,
+    }
+    bounds = [b.ints(v) for v in (begin, end, stride)]
+    y = b.op(Builtin.STRIDED_SLICE, [x, *bounds], shape, Q, options=options)
+    fused, _ = lowered(b.graph([y]))
+    assert set(kinds(fused)) <= {"SLICE", "STRIDED_SLICE", "RESHAPE"}
+
+
+def test_a_dynamic_shape_is_named():
+    x = Tensor("x", (1, 0), "int8", Q)
+    y = Tensor("y", (1, 0), "int8", Q)
+    shape = constant("s", np.array([1, 0], np.int32))
+    graph = Graph([x], [y], [Op(Builtin.RESHAPE, [x, shape], [y], {"newShape": (1, 0)})])
+    with pytest.raises(OpenNeutronError, match=r"ON402: RESHAPE y: the shape \[1, 0\]"):
+        import_graph(graph)
+
+
+def test_the_given_graph_is_left_alone():
+    b = Builder()
+    y = conv(b, padded(b, b.input("x", (1, 5, 6, 3), quant=Q), ((0, 0), (1, 1), (1, 1), (0, 0))))
+    graph = b.graph([b.op(Builtin.RELU, [y], y.shape, Q)])
+    before = str(graph)
+    fuse(import_graph(graph))
+    assert str(graph) == before
