@@ -59,7 +59,20 @@ class _Emitter:
         for t in self.plan.graph.outputs:
             if not t.is_const:
                 self._deliver(t)
+        self._keep_origins()
         return replace(self.plan.graph, ops=self.ops)
+
+    def _keep_origins(self) -> None:
+        """Where no op is left of a source node that only converted, what made the value answers for it."""
+        present = {name for op in self.ops for name in op.origin}
+        makers = {t: op for op in self.ops for t in op.outputs}
+        for value, names in self.origins.items():
+            lost = tuple(name for name in names if name not in present)
+            versions = [self.made[value, v] for v in (0, 1) if (value, v) in self.made]
+            readers = [op for op in self.ops if lost and any(t in op.inputs for t in versions)]
+            heir = next((makers[t] for t in versions if t in makers), next(iter(readers), None))
+            if lost and heir is not None:
+                heir.origin += lost
 
     # -- ops
 
