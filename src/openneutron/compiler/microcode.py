@@ -23,7 +23,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import IntEnum
-from functools import lru_cache
+from functools import cache
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from openneutron.diagnostics import fail
@@ -685,7 +685,7 @@ def layout(cls: type) -> Iterator[tuple[str, Word | type]]:
             yield f.name, hint
 
 
-@lru_cache(maxsize=None)
+@cache
 def format_of(cls: type) -> struct.Struct:
     """The `struct` of a layout, nested ones in line."""
     return struct.Struct("<" + _codes(cls))

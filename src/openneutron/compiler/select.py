@@ -1,33 +1,25 @@
 """Kernel selection: one LiteRT op becomes the kernel calls that compute it, bit for bit.
 
-`select(op, ref, pool)` is a function of the op, of where its tensors are (`ref`, asked for every activation and
-never for a constant) and of the pool that takes its constants. It writes every byte of each output and reads only
-its inputs, so that calls of different ops may be put in any order the data allows.
+`select(op, ref, pool)` is a function of the op, of where its tensors are (`ref`, asked for activations only) and
+of the pool that takes its constants. The calls write every byte of each output and read only the op's inputs,
+so that calls of different ops may be put in any order the data allows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
+from openneutron.compiler import select_conv, select_elementwise, select_move, select_reduce
 from openneutron.compiler.constants import ConstPool
-from openneutron.compiler.microcode import KernelCall, Ref
+from openneutron.compiler.microcode import KernelCall
+from openneutron.compiler.selection import Context, RefOf, Rule
 from openneutron.diagnostics import Reject, fail
-from openneutron.litert.ir import Builtin, Op, Tensor
+from openneutron.litert.ir import Builtin, Op
 
-RefOf = Callable[[Tensor], Ref]
-
-
-@dataclass(frozen=True)
-class Context:
-    """What a selector is given besides the op."""
-
-    ref: RefOf
-    pool: ConstPool
-
-
-Selector = Callable[[Op, Context], list[KernelCall]]
-SELECTORS: dict[Builtin, Selector] = {}
+RULES: dict[Builtin, Rule] = {
+    **select_conv.RULES,
+    **select_elementwise.RULES,
+    **select_move.RULES,
+    **select_reduce.RULES,
+}
 
 
 def select(op: Op, ref: RefOf, pool: ConstPool) -> list[KernelCall]:
@@ -35,23 +27,23 @@ def select(op: Op, ref: RefOf, pool: ConstPool) -> list[KernelCall]:
     refused = supports(op)
     if refused:
         fail("ON401", repr(op), refused.reason, refused.hint)
-    return SELECTORS[op.kind](op, Context(ref, pool))
+    return RULES[op.kind].calls(op, Context(ref, pool))
 
 
 def supports(op: Op) -> Reject | None:
     """Why `select` would refuse this op, or None."""
-    if op.kind not in SELECTORS:
-        return Reject(
-            "ON401",
-            f"no kernel computes {op.kind.name}",
-            "Supported: " + ", ".join(sorted(k.name for k in SELECTORS)),
-        )
-    return None
+    rule = RULES.get(op.kind)
+    if rule is None:
+        known = ", ".join(sorted(kind.name for kind in RULES))
+        return Reject("ON401", f"no kernel computes {op.kind.name}", f"Supported: {known}")
+    problem = rule.problem(op)
+    return Reject("ON401", f"{op.kind.name}: {problem}") if problem else None
 
 
 def kernel_scratch(op: Op) -> int:
-    """Workspace bytes the calls of `op` need beyond their inputs and outputs: none so far.
+    """Workspace bytes the calls of `op` need beyond their inputs and outputs: none.
 
-    Kernels keep what they need in a few hundred bytes of stack; `select` asks for no temporary.
+    Kernels keep what they need on a few hundred bytes of stack; `select` asks for no temporary.
     """
+    del op
     return 0
