@@ -1,0 +1,56 @@
+"""OpenNeutron: the open eIQ Neutron backend for ExecuTorch. This module is the public API and nothing else.
+
+Names are imported when first used: `import openneutron` loads neither torch nor ExecuTorch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "NeutronQuantizer": "quantize.quantizer",
+    "calibrate_and_quantize": "quantize.loop",
+    "NeutronPartitioner": "package.backend",  # registers the backend with ExecuTorch
+    "NeutronBackend": "package.backend",
+    "NeutronTargetSpec": "target",
+    "CompileOptions": "options",
+    "CustomDelegationOptions": "options",
+    "NeutronCompileSpecBuilder": "options",
+    "generate_neutron_compile_spec": "options",
+    "Diagnostic": "diagnostics",
+    "OpenNeutronError": "diagnostics",
+    "Reject": "diagnostics",
+    "compile_model": "pipeline",
+    "quantize_model": "pipeline",
+}
+
+__all__ = ["__version__", *_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'openneutron' has no attribute '{name}'")
+    return getattr(import_module(f"openneutron.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+if TYPE_CHECKING:
+    from openneutron.diagnostics import Diagnostic, OpenNeutronError, Reject
+    from openneutron.options import (
+        CompileOptions,
+        CustomDelegationOptions,
+        NeutronCompileSpecBuilder,
+        generate_neutron_compile_spec,
+    )
+    from openneutron.package.backend import NeutronBackend
+    from openneutron.partition.partitioner import NeutronPartitioner
+    from openneutron.pipeline import compile_model, quantize_model
+    from openneutron.quantize.loop import calibrate_and_quantize
+    from openneutron.quantize.quantizer import NeutronQuantizer
+    from openneutron.target import NeutronTargetSpec

@@ -84,6 +84,11 @@ CODES: dict[str, CodeInfo] = {
         "Names are matched exactly: 'aten::add' means add, never addmm.",
     ),
     "ON106": CodeInfo("unknown model", "The name is neither a model of the zoo nor one of its aliases."),
+    "ON107": CodeInfo(
+        "two backends of one name",
+        "ExecuTorch finds backends by class name, and its wheel has a NeutronBackend of its own. With both imported in "
+        "one process it may take either, so lowering is refused.",
+    ),
     "ON201": CodeInfo(
         "operator not in the table", "No OpSpec describes this operator, so it stays on the CPU."
     ),
@@ -106,6 +111,16 @@ CODES: dict[str, CodeInfo] = {
         "The partition would hold only operators that move no data and compute nothing; calling the NPU for it costs "
         "more than it saves. CustomDelegationOptions(allow_no_op_partitions=True) delegates it anyway.",
     ),
+    "ON207": CodeInfo(
+        "shared dequantize step",
+        "A dequantize step feeds this node and another one. It can belong to only one partition, so each reader needs "
+        "one of its own; to_edge_transform_and_lower with NeutronPartitioner sees to that.",
+    ),
+    "ON208": CodeInfo(
+        "in-place change through a view",
+        "The program changes a tensor in place while another view of it is read later (x[:, 0] = 1). Quantized values "
+        "are copies, so the change would be lost. Write it without in-place assignment.",
+    ),
     "ON301": CodeInfo(
         "LiteRT graph invalid", "A LiteRT graph failed verification; this is a bug, please report it."
     ),
@@ -114,6 +129,11 @@ CODES: dict[str, CodeInfo] = {
     ),
     "ON303": CodeInfo(
         "LiteRT model not supported", "The model uses an operator, type or feature that is not supported."
+    ),
+    "ON304": CodeInfo(
+        "partition cannot be lowered",
+        "A node was delegated that the operator table cannot lower. The partitioner never does this; the program was "
+        "tagged by other means, or with another converter's limits.",
     ),
     "ON401": CodeInfo(
         "no kernel for the operator", "The open converter has no kernel that computes this operator exactly."
@@ -156,4 +176,6 @@ CODES: dict[str, CodeInfo] = {
     "ON503": CodeInfo(
         "the runtime refused to run", "The driver found the program or its memory unfit before running it."
     ),
+    "ON601": CodeInfo("file cannot be written", "The output folder does not exist or is not writable."),
+    "ON504": CodeInfo("native library missing", "The C runtime is not built or not found beside the package."),
 }

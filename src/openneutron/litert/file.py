@@ -208,7 +208,8 @@ def _read_tensor(source: _Source, entry: Any, index: int, names: set[str]) -> Te
         fail("ON303", source.name, f"tensor {name} has a dynamic shape {list(entry.shapeSignature)}",
              "Convert the model with fixed sizes (only the batch may be open; it is taken as 1).")  # fmt: skip
     raw = _buffer_bytes(source, entry.buffer)
-    data = np.frombuffer(raw, dtype).reshape(shape).copy() if raw else None
+    # A tensor without elements has no bytes to be a constant by: the shape of a scalar is one.
+    data = np.frombuffer(raw, dtype).reshape(shape).copy() if raw or 0 in shape else None
     return Tensor(name, shape, dtype, _read_quant(entry.quantization), data)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from openneutron.diagnostics import fail
 from openneutron.litert.ir import Builtin, Quant, Tensor
 from openneutron.ops.common import fused, on_ranks, quant_of
 from openneutron.ops.spec import Call, Case, Constraint, Lower, Lowering, Observed, OpSpec, Shared, Value
@@ -86,7 +87,10 @@ MUL = _arithmetic("mul", Builtin.MUL, lambda x, y: x * y)
 
 def _lower_div(at: Lowering, call: Call) -> Tensor:
     """Division by a constant is multiplication by its reciprocal, requantized symmetrically."""
-    inverse = 1.0 / np.atleast_1d(call["other"].real())
+    divisor = np.atleast_1d(call["other"].real())
+    if not divisor.all():
+        fail("ON303", call.name, "the divisor is quantized to zero", "Its smallest values vanish beside its largest.")
+    inverse = 1.0 / divisor
     scale = max(float(np.abs(inverse).max()) / 127, 1e-12)
     factor = at.build.const(np.rint(inverse / scale).astype(np.int8), Quant.per_tensor(scale))
     return at.build.op(Builtin.MUL, [at(call["self"]), factor], call.out.shape, call.out.quant, options=fused(call))
@@ -99,10 +103,6 @@ DIV = OpSpec(
             "The divisor must be constant", lambda c: isinstance(c["other"], Value) and c["other"].is_const,
             hint="Compute the reciprocal in the model and multiply by it.",
             violated_by=Case("two inputs", lambda torch: lambda x, y: x / y, ((2, 8), (2, 8)), positive=True),
-        ),
-        Constraint(
-            "The divisor must not be quantized to zero", lambda c: bool(np.all(c["other"].real() != 0)),
-            hint="Its smallest values vanish beside its largest; divide in two steps.",
         ),
     ),
     note="by a constant only; becomes a multiplication",

@@ -7,7 +7,7 @@ Nothing here imports torch: the table is data, and `openneutron ops` prints it a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -215,7 +215,13 @@ class OpSpec:
     no_op: bool = False  # changes neither values nor their order in memory
     note: str = ""
     beyond: bool = False  # not covered by NXP's converter: open only
-    tags: frozenset[str] = field(default_factory=frozenset)
+    float_constants: tuple[str, ...] = ()  # arguments that may be constants in float
+
+    @property
+    def unquantized(self) -> tuple[str, ...]:
+        """Arguments that need no quantization when constant: a bias is quantized with its layer."""
+        bias = (self.quantize.bias,) if isinstance(self.quantize, Weighted) else ()
+        return self.float_constants + bias
 
     @property
     def name(self) -> str:

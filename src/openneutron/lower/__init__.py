@@ -1,0 +1,1 @@
+"""From a delegated Edge program to a LiteRT graph."""

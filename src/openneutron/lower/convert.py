@@ -1,0 +1,113 @@
+"""Edge -> LiteRT: each cluster is lowered by its entry in the operator table, then the graph is laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import Node
+
+from openneutron.diagnostics import fail
+from openneutron.fx import bind_args, op_name, tensor_of
+from openneutron.litert.build import Builder
+from openneutron.litert.ir import Graph, Quant, Tensor
+from openneutron.litert.layout import strip_border_transposes
+from openneutron.litert.rules import finish
+from openneutron.ops.spec import OPEN, Lowering, Value
+from openneutron.partition.clusters import Cluster, find_clusters
+from openneutron.partition.constants import DEQUANTIZE, DEQUANTIZE_TENSOR, per_tensor_quant
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A partition as a LiteRT graph; a flag per input and output says whether the runtime transposes it."""
+
+    graph: Graph
+    input_channels_last: tuple[bool, ...]
+    output_channels_last: tuple[bool, ...]
+    naive: Graph  # before layout inference and optimization, for tests and reports
+
+
+def lower_program(program: ExportedProgram, converter: str = OPEN, npu_transposes: bool = True) -> Lowered:
+    """The LiteRT graph of a delegated program: every operator of it must be part of a cluster."""
+    naive = _Converter(program, converter).convert()
+    graph = finish(naive)
+    ins, outs = [False] * len(graph.inputs), [False] * len(graph.outputs)
+    if not npu_transposes:
+        graph, ins, outs = strip_border_transposes(graph)
+    return Lowered(graph.verify(), tuple(ins), tuple(outs), naive)
+
+
+class _Converter:
+    def __init__(self, program: ExportedProgram, converter: str):
+        self.program = program
+        self.clusters, rejected = find_clusters(program, converter)
+        if rejected:
+            first = rejected[0]
+            fail("ON304", first.node.name, f"{first.op} cannot be lowered: {first.reject.reason}", first.reject.hint)
+        self.build = Builder("neutron")
+        self.tensors: dict[str, Tensor] = {}  # by the name of the node that holds the int8 value
+
+    def convert(self) -> Graph:
+        """Inputs, then every cluster in order, then outputs."""
+        users = self._user_inputs()
+        for node in self.program.graph.nodes:
+            if node.op == "placeholder" and node.name in users:
+                self._input(node)
+        lowering = Lowering(self.build, self._lookup)
+        for cluster in self.clusters:
+            self._lower(lowering, cluster)
+        output = self.program.graph.output_node()
+        return self.build.graph([self._output(node) for node in _flat(output.args[0])])
+
+    def _user_inputs(self) -> set[str]:
+        specs = self.program.graph_signature.input_specs
+        return {s.arg.name for s in specs if s.kind is InputKind.USER_INPUT and hasattr(s.arg, "name")}
+
+    def _lookup(self, value: Value) -> Tensor:
+        return self.tensors[value.name]
+
+    def _lower(self, lowering: Lowering, cluster: Cluster) -> None:
+        names = [n.name for n in cluster.body]
+        with self.build.origin(*names):
+            result = cluster.spec.lower(lowering, cluster.call)
+        expected = cluster.call.out
+        if result.shape != expected.shape or result.quant != expected.quant:
+            fail("ON301", cluster.node.name, f"lowered to {result!r}, expected {expected} {expected.quant}")
+        for node in cluster.outputs:
+            self.tensors[node.name] = result
+
+    def _input(self, node: Node) -> None:
+        """An input arrives in the memory order of its tensor; operators see its logical dimensions."""
+        order, shape, dtype = _memory(node)
+        physical = self.build.input(node.name, [shape[d] for d in order], dtype, self._input_quant(node))
+        self.tensors[node.name] = self.build.transpose(physical, [order.index(d) for d in range(len(shape))])
+
+    def _input_quant(self, node: Node) -> Quant | None:
+        found = {per_tensor_quant(u) for u in node.users if op_name(u) == DEQUANTIZE_TENSOR}
+        if len(found) > 1:
+            fail("ON304", node.name, "is read with two sets of quantization parameters")
+        return found.pop() if found else None
+
+    def _output(self, node: Node) -> Tensor:
+        """An output leaves in the memory order ExecuTorch expects of it."""
+        tensor = self._float_output(node) if op_name(node) in DEQUANTIZE else self.tensors[node.name]
+        order, _, _ = _memory(node)
+        return self.build.transpose(tensor, order)
+
+    def _float_output(self, node: Node) -> Tensor:
+        return self.build.dequantize(self.tensors[bind_args(node)["input"].name])
+
+
+def _memory(node: Node) -> tuple[list[int], tuple[int, ...], str]:
+    """The dimensions of a tensor from outermost to innermost in memory, its shape and its type."""
+    tensor = tensor_of(node)
+    assert tensor is not None, f"{node.name} is not a tensor"
+    return list(tensor.dim_order()), tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+
+
+def _flat(values: Any) -> Sequence[Node]:
+    return list(values) if isinstance(values, list | tuple) else [values]

@@ -1,0 +1,73 @@
+"""NeutronBackend: what ExecuTorch calls to turn a partition into the bytes of a delegate."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+
+from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from torch.export import ExportedProgram
+
+from openneutron.converter import ConvertedModel, find_converter
+from openneutron.files import write_atomically
+from openneutron.litert.file import write
+from openneutron.lower.convert import Lowered, lower_program
+from openneutron.options import CompileOptions
+from openneutron.package.payload import AS_IS, CHANNELS_LAST, Port, build_payload, pack
+from openneutron.partition.partitioner import BACKEND_ID, NeutronPartitioner, other_backends
+from openneutron.target import find_target
+
+
+class NeutronBackend(BackendDetails):
+    """The delegate; ExecuTorch finds it by its class name, which is the delegate id in the .pte."""
+
+    @staticmethod
+    def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
+        """Lower one partition to LiteRT, convert it, and pack the payload."""
+        options = CompileOptions.from_compile_specs(compile_specs)
+        lowered = lower_program(edge_program, options.converter, options.use_neutron_for_format_conversion)
+        litert = write(lowered.graph)
+        converted = find_converter(options.converter).convert(litert, options, find_target(options.config))
+        if options.intermediates_dir:
+            keep_intermediates(Path(options.intermediates_dir), edge_program, litert, converted)
+        payload = build_payload(converted, *_ports(lowered), len(lowered.graph.inputs), options.use_profiling)
+        return PreprocessResult(processed_bytes=pack(payload), debug_handle_map=_debug_handles(edge_program))
+
+
+assert NeutronBackend.__name__ == BACKEND_ID
+
+if other_backends():
+    warnings.warn(
+        f"another backend named {BACKEND_ID} is imported ({', '.join(other_backends())}); ExecuTorch finds backends by "
+        "class name, so lowering with both imported is refused",
+        stacklevel=2,
+    )
+
+
+def _ports(lowered: Lowered) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+    def ports(flags: tuple[bool, ...]) -> tuple[Port, ...]:
+        return tuple(Port(i, CHANNELS_LAST if last else AS_IS) for i, last in enumerate(flags))
+
+    return ports(lowered.input_channels_last), ports(lowered.output_channels_last)
+
+
+def _debug_handles(program: ExportedProgram) -> dict[int, tuple[int, ...]]:
+    """One handle for each node ExecuTorch gave one, so that its tools can name what the delegate holds."""
+    handles = sorted({n.meta["debug_handle"] for n in program.graph.nodes if n.meta.get("debug_handle") is not None})
+    return {i: (handle,) for i, handle in enumerate(handles)}
+
+
+def keep_intermediates(folder: Path, program: ExportedProgram, litert: bytes, converted: ConvertedModel) -> None:
+    """Write the LiteRT graph before and after conversion, named after the partition's first operator."""
+    folder.mkdir(parents=True, exist_ok=True)
+    first = next((n.name for n in program.graph.nodes if n.op == "call_function"), "partition")
+    stem = re.sub(r"\W+", "_", first)
+    taken = len(list(folder.glob("*_pure.et.tflite")))
+    write_atomically(folder / f"{taken}_{stem}_pure.et.tflite", litert)
+    if converted.neutron_litert:
+        write_atomically(folder / f"{taken}_{stem}_neutron.et.tflite", converted.neutron_litert)
+
+
+__all__ = ["NeutronBackend", "NeutronPartitioner"]

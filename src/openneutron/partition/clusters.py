@@ -1,0 +1,215 @@
+"""Clusters: an operator with the quantization around it, as one value.
+
+    dequantize -> operator [-> activation] -> quantize
+
+is what the NPU computes in integers. Every operator of a program is either part of a cluster or has a reason why
+it is not.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from openneutron.diagnostics import Reject
+from openneutron.fx import bind_args, op_name, tensor_of
+from openneutron.litert.ir import Activation, Quant
+from openneutron.ops import find
+from openneutron.ops.activation import clamp_bounds
+from openneutron.ops.common import activation_of
+from openneutron.ops.spec import OPEN, Call, OpSpec, Value
+from openneutron.partition.constants import (
+    DEQUANTIZE,
+    DEQUANTIZE_TENSOR,
+    QUANTIZE_TENSOR,
+    Constants,
+    per_tensor_quant,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Cluster:
+    """One quantized operator: the node that computes, everything that belongs to it, and its call."""
+
+    node: Node
+    spec: OpSpec
+    call: Call
+    inputs: tuple[Node, ...]  # dequantize nodes of activations, and nodes of constants
+    body: tuple[Node, ...]  # the operator, getitem, activation
+    outputs: tuple[Node, ...]  # quantize nodes
+
+    @property
+    def members(self) -> tuple[Node, ...]:
+        """Every node of the cluster."""
+        return self.inputs + self.body + self.outputs
+
+
+@dataclass(frozen=True, eq=False)
+class Rejected:
+    """A node that stays on the CPU, and why."""
+
+    node: Node
+    op: str
+    reject: Reject
+
+    def as_dict(self) -> dict[str, str]:
+        """For reports."""
+        return {"node": self.node.name, "op": self.op, "code": self.reject.code, "reason": self.reject.reason,
+                "hint": self.reject.hint}  # fmt: skip
+
+
+class _Refused(Exception):
+    def __init__(self, reject: Reject):
+        self.reject = reject
+
+
+def is_compute(node: Node) -> bool:
+    """Whether a node does work of its own: not a quantize or dequantize step, nor bookkeeping."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return False
+    return not op_name(node).startswith("quantized_decomposed.")
+
+
+def find_clusters(program: ExportedProgram, converter: str = OPEN) -> tuple[list[Cluster], list[Rejected]]:
+    """Every cluster of a program in execution order, and every other operator with its reason."""
+    finder = _Finder(program, converter)
+    clusters: list[Cluster] = []
+    rejected: list[Rejected] = []
+    taken: set[Node] = set()
+    for node in program.graph.nodes:
+        if not is_compute(node) or node in taken:
+            continue
+        if finder.constants.find(node) is not None:
+            continue  # computed at compile time, wherever it is used
+        try:
+            cluster = finder.cluster(node)
+        except _Refused as refused:
+            rejected.append(Rejected(node, op_name(node) or str(node.target), refused.reject))
+        else:
+            clusters.append(cluster)
+            taken.update(cluster.body)
+    return clusters, rejected
+
+
+class _Finder:
+    def __init__(self, program: ExportedProgram, converter: str):
+        self.constants = Constants(program)
+        self.converter = converter
+
+    def cluster(self, node: Node) -> Cluster:
+        """The cluster around an operator; raises `_Refused` with the reason if there is none."""
+        name = op_name(node)
+        spec = find(name)
+        if spec is None:
+            raise _Refused(Reject("ON201", f"{name or node.target} is not in the operator table",
+                                  "openneutron ops lists what is."))  # fmt: skip
+        body, activation = self._body(node, spec)
+        outputs, out = self._result(body[-1])
+        args: dict[str, Any] = {}
+        inputs: list[Node] = []
+        for key, value in bind_args(node).items():
+            if isinstance(value, list | tuple) and any(isinstance(v, Node) for v in value):
+                args[key] = tuple(self._operand(v, key, spec, inputs) for v in value)
+            else:
+                args[key] = self._operand(value, key, spec, inputs) if isinstance(value, Node) else value
+        for step in inputs:
+            others = [u.name for u in step.users if u is not node and u not in inputs]
+            if others:
+                raise _Refused(Reject("ON207", f"its input step {step.name} is shared with {others[0]}",
+                                      "Lower with to_edge_transform_and_lower, which gives each reader its own."))  # fmt: skip
+        call = Call(node.name, name, args, out, activation)
+        if not any(not v.is_const for v in call.tensors):
+            raise _Refused(Reject("ON202", "it has no quantized input"))
+        reject = spec.check(call, self.converter)
+        if reject is not None:
+            raise _Refused(reject)
+        return Cluster(node, spec, call, tuple(dict.fromkeys(inputs)), body, outputs)
+
+    def _body(self, node: Node, spec: OpSpec) -> tuple[tuple[Node, ...], Activation]:
+        """The operator, its getitem if it has several results, and an activation that fuses into it."""
+        body = [node]
+        if not isinstance(node.meta.get("val"), torch.Tensor):
+            picks = [u for u in node.users if u.target is operator.getitem]
+            if len(picks) != len(node.users) or [p.args[1] for p in picks] != [0]:
+                raise _Refused(Reject("ON203", "Only its first result may be used", "Drop the other results."))
+            body.append(picks[0])
+        activation = Activation.NONE
+        if spec.fuses_activation and len(body[-1].users) == 1:
+            user = next(iter(body[-1].users))
+            follower = _fused_activation(user)
+            if follower is not None:
+                activation = follower
+                body.append(user)
+        return tuple(body), activation
+
+    def _result(self, last: Node) -> tuple[tuple[Node, ...], Value]:
+        users = list(last.users)
+        quantizers = [u for u in users if op_name(u) == QUANTIZE_TENSOR]
+        if len(quantizers) != len(users) or not users:
+            raise _Refused(_not_quantized("its result is not quantized to int8"))
+        quants = {per_tensor_quant(q) for q in quantizers}
+        if len(quants) != 1 or None in quants:
+            raise _Refused(_not_quantized("its result is quantized in two ways"))
+        for q in quantizers:
+            _check_int8(q, "its result")
+        return tuple(quantizers), _value(quantizers[0], quants.pop())
+
+    def _operand(self, node: Node, key: str, spec: OpSpec, inputs: list[Node]) -> Value:
+        found = self.constants.find(node)
+        if found is not None:
+            constant, nodes = found
+            if constant.quant is None and constant.dtype.startswith("float") and key not in spec.unquantized:
+                raise _Refused(_not_quantized(f"its constant '{key}' is not quantized to int8"))
+            inputs += nodes
+            return Value(node.name, tuple(constant.tensor.shape), constant.dtype, constant.quant, constant.array)
+        if op_name(node) != DEQUANTIZE_TENSOR:
+            if op_name(node) in DEQUANTIZE:
+                raise _Refused(_not_quantized(f"its input '{key}' is quantized per channel"))
+            raise _Refused(_not_quantized(f"its input '{key}' is not quantized to int8"))
+        quant = per_tensor_quant(node)
+        if quant is None:
+            raise _Refused(_not_quantized(f"its input '{key}' has parameters that are not constant"))
+        _check_int8(node, f"its input '{key}'")
+        inputs.append(node)
+        return _value(bind_args(node)["input"], quant)
+
+
+def _fused_activation(node: Node) -> Activation | None:
+    """The activation a clamp-like node fuses to, if LiteRT has it."""
+    spec = find(op_name(node))
+    if spec is None or not any(n.startswith(("aten.relu", "aten.hardtanh", "aten.clamp")) for n in spec.names[:1]):
+        return None
+    empty = Value("", (), "float32")
+    return activation_of(*clamp_bounds(Call(node.name, op_name(node), bind_args(node), empty)))
+
+
+def _value(node: Node, quant: Quant | None) -> Value:
+    tensor = tensor_of(node)
+    if tensor is None:
+        raise _Refused(Reject("ON203", f"{node.name} is not one tensor"))
+    if any(not isinstance(d, int) for d in tensor.shape):
+        shape = [str(d) for d in tensor.shape]
+        raise _Refused(Reject("ON205", f"Shapes must be static (got {shape})", "Export without dynamic_shapes."))
+    return Value(node.name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), quant)
+
+
+def _check_int8(node: Node, what: str) -> None:
+    """A quantize or dequantize step must be of int8."""
+    dtype = bind_args(node)["dtype"]
+    if dtype != torch.int8:
+        raise _Refused(_not_quantized(f"{what} is quantized to {str(dtype).removeprefix('torch.')}, not int8"))
+
+
+def _not_quantized(problem: str) -> Reject:
+    return Reject("ON202", problem, "Quantize the model with NeutronQuantizer, or check which operators it leaves out.")
+
+
+def accepted_nodes(clusters: Iterable[Cluster]) -> set[Node]:
+    """Every node of every cluster."""
+    return {node for cluster in clusters for node in cluster.members}

@@ -1,0 +1,180 @@
+"""NeutronPartitioner: tags what the NPU takes, and keeps the reason for everything else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from executorch.exir.backend.backend_details import BackendDetails
+from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
+from executorch.exir.backend.utils import WhyNoPartition, tag_constant_data
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from openneutron.diagnostics import Reject, fail, nearest
+from openneutron.fx import op_name, overload
+from openneutron.ops import TABLE
+from openneutron.options import CompileOptions, CustomDelegationOptions
+from openneutron.partition.clusters import Cluster, Rejected, find_clusters
+from openneutron.partition.constants import DEQUANTIZE
+from openneutron.partition.levels import group_clusters
+from openneutron.target import NeutronTargetSpec
+
+if TYPE_CHECKING:
+    from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+logger = logging.getLogger(__name__)
+
+BACKEND_ID = "NeutronBackend"
+
+# Their core form is in the operator table too, and has a kernel on the CPU should the node stay there.
+_DECOMPOSES_WELL = frozenset({
+    "aten.conv1d.default", "aten.conv1d.padding", "aten.conv2d.default", "aten.conv2d.padding",
+    "aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.max_pool2d.default", "aten.softmax.int",
+    "aten.log_softmax.int", "aten.pad.default", "aten.contiguous.default", "aten.clone.default",
+})  # fmt: skip
+
+
+class NeutronPartitioner(Partitioner):
+    """Delegates every quantized operator the target can compute.
+
+    After partitioning, `rejected` has the reason for each operator left on the CPU and `partitions` the clusters of
+    each partition.
+    """
+
+    def __init__(
+        self,
+        compile_spec: Sequence[CompileSpec] | None = None,
+        neutron_target_spec: NeutronTargetSpec | None = None,
+        custom_delegation_options: CustomDelegationOptions | None = None,
+        post_quantization_state_dict: dict[str, torch.Tensor] | None = None,
+        preserve_ops: Sequence[torch._ops.OpOverload] | None = None,
+        check_op_support: Callable[[Node], bool] | None = None,
+    ):
+        super().__init__()
+        self.options = CompileOptions() if compile_spec is None else CompileOptions.from_compile_specs(compile_spec)
+        self.target = neutron_target_spec or NeutronTargetSpec(self.options.config)
+        self.delegation = custom_delegation_options or CustomDelegationOptions()
+        self.delegation_spec = DelegationSpec(BACKEND_ID, self.options.to_compile_specs())
+        self.rejected: list[Rejected] = []
+        self.partitions: list[list[Cluster]] = []
+        # The program itself carries all constants this partitioner asks for; the argument is part of the known API.
+        self._state_dict = post_quantization_state_dict
+        self._preserve = tuple(preserve_ops or ())
+        self._check_op_support = check_op_support
+
+    # -----------------------------------------------------------------------------------------------------------
+    # ExecuTorch calls these, in this order
+
+    def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
+        """Give each reader a dequantize step of its own, so that a partition can take the one it needs."""
+        graph = exported_program.graph
+        for node in [n for n in graph.nodes if op_name(n) in DEQUANTIZE and len(n.users) > 1]:
+            for user in list(node.users)[1:]:
+                with graph.inserting_after(node):
+                    copy = graph.node_copy(node)
+                user.replace_input_with(node, copy)
+        return exported_program
+
+    def ops_to_not_decompose(
+        self, ep: ExportedProgram
+    ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
+        """Operators that would be delegated as they are stay whole; what remains on the CPU is decomposed as usual."""
+        kept = {c.node.name for c in self._clusters(ep)[0] if op_name(c.node) not in _DECOMPOSES_WELL}
+        found = [op for n in ep.graph.nodes if n.name in kept and (op := overload(n)) is not None and not _aliases(op)]
+
+        def keep(node: Node) -> bool:
+            return node.name in kept or overload(node) in self._preserve
+
+        return list(dict.fromkeys([*found, *self._preserve])), keep
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """Tag each partition's nodes; the graph is not changed."""
+        if others := other_backends():
+            fail("ON107", ", ".join(others), f"another backend named {BACKEND_ID} is imported",
+                 "Use one of the two in a process: remove the import of executorch.backends.nxp.")  # fmt: skip
+        self._check_excluded(exported_program)
+        clusters, self.rejected = self._clusters(exported_program)
+        self.partitions = []
+        tags: dict[str, DelegationSpec] = {}
+        for group in group_clusters(exported_program.graph, clusters):
+            if not self.delegation.allow_no_op_partitions and all(c.spec.no_op for c in group):
+                reject = Reject("ON206", "The partition would only hold operators that compute nothing")
+                self.rejected += [Rejected(c.node, op_name(c.node), reject) for c in group]
+                continue
+            tag = f"neutron_{len(tags)}"
+            tags[tag] = self.delegation_spec
+            self.partitions.append(group)
+            for cluster in group:
+                for node in cluster.members:
+                    node.meta["delegation_tag"] = tag
+        tag_constant_data(exported_program)
+        self._explain()
+        return PartitionResult(tagged_exported_program=exported_program, partition_tags=tags)
+
+    # -----------------------------------------------------------------------------------------------------------
+
+    def _clusters(self, program: ExportedProgram) -> tuple[list[Cluster], list[Rejected]]:
+        """The clusters the user lets us take."""
+        clusters, rejected = find_clusters(program, self.options.converter)
+        kept = []
+        for cluster in clusters:
+            reject = self._excluded(cluster.node)
+            if reject is None:
+                kept.append(cluster)
+            else:
+                rejected.append(Rejected(cluster.node, op_name(cluster.node), reject))
+        return kept, rejected
+
+    def _excluded(self, node: Node) -> Reject | None:
+        names = spellings(op_name(node))
+        match = next((n for n in self.options.operators_not_to_delegate if n in names), None)
+        if match is not None:
+            return Reject("ON204", f"The user excludes {match}", "Remove it from operators_not_to_delegate.")
+        if self._check_op_support is not None and not self._check_op_support(node):
+            return Reject("ON204", "The user's check_op_support refuses it")
+        return None
+
+    def _check_excluded(self, program: ExportedProgram) -> None:
+        """A misspelt name would silently exclude nothing."""
+        known = {s for n in program.graph.nodes for s in spellings(op_name(n))}
+        known |= {s for spec in TABLE for name in spec.names for s in spellings(name)}
+        for name in self.options.operators_not_to_delegate:
+            if name not in known:
+                close = nearest(name, (k for k in known if "::" in k and "." not in k)).split(" Known:")[0]
+                hint = close if close.startswith("Did") else "openneutron ops lists the operators."
+                fail("ON105", "operators_not_to_delegate", f"there is no operator '{name}'", hint)
+
+    def _explain(self) -> None:
+        why = WhyNoPartition(logger)
+        for entry in self.rejected:
+            why(entry.node, str(entry.reject))
+
+
+def _aliases(op: torch._ops.OpOverload) -> bool:
+    """Whether the result is a view; ExecuTorch replaces views by copies and cannot keep them whole."""
+    return any(r.alias_info is not None for r in op._schema.returns)
+
+
+def other_backends() -> list[str]:
+    """Modules with a backend class of our name that is not ours; ExecuTorch could take it for ours."""
+    return sorted(
+        c.__module__
+        for c in BackendDetails.__subclasses__()
+        if c.__name__ == BACKEND_ID and not c.__module__.startswith("openneutron.")
+    )
+
+
+def spellings(name: str) -> set[str]:
+    """The ways to write an operator's name: `aten::add`, `aten::add.Tensor`, `aten.add`, `aten.add.Tensor`."""
+    if not name:
+        return set()
+    namespace, op, overload_name = (*name.split("."), "", "")[:3]
+    return {name, f"{namespace}.{op}", f"{namespace}::{op}", f"{namespace}::{op}.{overload_name}"}
+
+
+def rejection_table(rejected: Sequence[Rejected]) -> list[dict[str, Any]]:
+    """The reasons as data, for reports."""
+    return [entry.as_dict() for entry in rejected]
