@@ -1,0 +1,133 @@
+"""Graph passes, in two ordered tuples: ATen passes before quantization, Edge passes before partitioning."""
+
+from __future__ import annotations
+
+from openneutron.passes.base import PTQ, QAT, Pass, check_order, run_passes
+from openneutron.passes.batch_norm import (
+    add_bias_before_norm,
+    normalize_epsilon,
+    rewrite_linear_before_norm,
+    rewrite_padding_before_norm,
+)
+from openneutron.passes.canonicalize import (
+    duplicate_shared_biases,
+    fold_constants,
+    fold_parameters,
+    remove_batch_counters,
+    remove_no_ops,
+    replace_constant_division,
+    replace_in_place,
+    replace_scalars,
+)
+from openneutron.passes.decompose import decompose_unsupported
+from openneutron.passes.layers import (
+    fuse_linear_add,
+    move_activation_before_cat,
+    rewrite_constant_matmul,
+    split_group_convolutions,
+)
+
+__all__ = ["ATEN_PASSES", "PTQ", "QAT", "Pass", "run_passes"]
+
+_REMOVE_NO_OPS = Pass("RemoveNoOps", "every call computes or moves something", remove_no_ops)
+_REWRITE_CONSTANT_MATMUL = Pass(
+    "RewriteConstantMatmul", "a product with a constant matrix is a linear layer", rewrite_constant_matmul
+)
+
+# Run by NeutronQuantizer before it annotates, so that everybody who uses the quantizer gets them.
+ATEN_PASSES: tuple[Pass, ...] = (
+    Pass("RemoveBatchCounters", "no buffer is written except running statistics", remove_batch_counters),
+    Pass(
+        "ReplaceInPlace",
+        "no call changes its arguments",
+        replace_in_place,
+        requires=("RemoveBatchCounters",),
+    ),
+    _REMOVE_NO_OPS,
+    _REWRITE_CONSTANT_MATMUL,
+    Pass(
+        "DecomposeUnsupported",
+        "an operator outside the table is there only if it cannot be expressed in it",
+        decompose_unsupported,
+        requires=("ReplaceInPlace", "RewriteConstantMatmul"),
+    ),
+    _REMOVE_NO_OPS,  # decompositions leave some,
+    _REWRITE_CONSTANT_MATMUL,  # and contain products
+    Pass(
+        "FoldConstants",
+        "what no input and no training can change is a constant",
+        fold_constants,
+        requires=("DecomposeUnsupported",),
+    ),
+    Pass(
+        "FoldParameters",
+        "what no input can change is a constant",
+        fold_parameters,
+        requires=("FoldConstants",),
+        modes=(PTQ,),
+    ),
+    Pass(
+        "ReplaceScalars",
+        "operands of arithmetic are tensors, alpha is 1",
+        replace_scalars,
+        requires=("FoldConstants",),
+    ),
+    Pass(
+        "ReplaceConstantDivision",
+        "nothing is divided by a constant",
+        replace_constant_division,
+        requires=("ReplaceScalars",),
+    ),
+    Pass(
+        "FuseLinearAdd",
+        "a constant added to a linear layer is its bias",
+        fuse_linear_add,
+        requires=("ReplaceScalars",),
+    ),
+    Pass(
+        "RewritePaddingBeforeNorm",
+        "a convolution before a batch norm has its padding in numbers",
+        rewrite_padding_before_norm,
+        modes=(QAT,),
+    ),
+    Pass(
+        "RewriteLinearBeforeNorm",
+        "a linear layer before a batch norm is a convolution",
+        rewrite_linear_before_norm,
+        requires=("FuseLinearAdd",),
+        modes=(QAT,),
+    ),
+    Pass(
+        "SplitGroupConvolutions",
+        "a convolution has one group or one per channel",
+        split_group_convolutions,
+        requires=("RewritePaddingBeforeNorm",),
+    ),
+    Pass(
+        "NormalizeEpsilon",
+        "the epsilon of a batch norm after a convolution is 1e-5",
+        normalize_epsilon,
+        requires=("RewriteLinearBeforeNorm", "SplitGroupConvolutions"),
+        modes=(QAT,),
+    ),
+    Pass(
+        "AddBiasBeforeNorm",
+        "a convolution before a batch norm has a bias",
+        add_bias_before_norm,
+        requires=("RewriteLinearBeforeNorm", "SplitGroupConvolutions"),
+        modes=(QAT,),
+    ),
+    Pass(
+        "MoveActivationBeforeCat",
+        "an activation stands where it can be fused",
+        move_activation_before_cat,
+        requires=("SplitGroupConvolutions",),
+    ),
+    Pass(
+        "DuplicateSharedBiases",
+        "every bias has one reader",
+        duplicate_shared_biases,
+        requires=("SplitGroupConvolutions",),
+    ),
+)
+check_order(ATEN_PASSES)

@@ -1,0 +1,286 @@
+"""One form for what PyTorch says in several: no in-place calls, no no-ops, no scalars, constants folded."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import GraphModule, Node
+
+from openneutron.diagnostics import fail
+from openneutron.fx import bind_args, is_float, op_name, overload, tensor_of
+from openneutron.passes.graph import add_constant, constant, constants_only, copy_provenance, insert
+from openneutron.passes.patterns import only_user
+
+aten = torch.ops.aten
+
+
+def remove_batch_counters(model: GraphModule) -> bool:
+    """Drop `num_batches_tracked += 1`: nothing reads it, and written buffers cannot be lowered."""
+    found = [
+        node
+        for node in model.graph.nodes
+        if node.target == aten.add_.Tensor
+        and str(getattr(node.args[0], "target", "")).endswith("batches_tracked")
+    ]
+    for node in found:
+        model.graph.erase_node(node)
+    return bool(found)
+
+
+def replace_in_place(model: GraphModule) -> bool:
+    """Turn `relu_(x)` into `relu(x)`; whoever read x afterwards reads the result."""
+    changed = False
+    for node in list(model.graph.nodes):
+        op = overload(node)
+        plain = _out_of_place(op) if op is not None and op._schema.name.endswith("_") else None
+        if plain is None or _viewed(node.args[0]).op == "get_attr":
+            continue  # a buffer is written on purpose
+        later = _nodes_after(node)
+        _refuse_aliases(node, later)
+        node.target = plain
+        for user in [u for u in node.args[0].users if u in later]:
+            user.replace_input_with(node.args[0], node)
+        changed = True
+    return changed
+
+
+def _out_of_place(op: OpOverload) -> OpOverload | None:
+    packet = getattr(aten, op._schema.name.removeprefix("aten::").removesuffix("_"), None)
+    # pow_.Scalar is pow.Tensor_Scalar; nearly all others keep the overload's name.
+    for name in (op._overloadname, f"Tensor_{op._overloadname}"):
+        plain = getattr(packet, name, None)
+        if plain is not None and len(plain._schema.arguments) == len(op._schema.arguments):
+            return plain
+    return None
+
+
+def _nodes_after(node: Node) -> set[Node]:
+    found = set()
+    while (node := node.next).op != "root":
+        found.add(node)
+    return found
+
+
+def _is_view(node: Node) -> bool:
+    op = overload(node)
+    returns = op._schema.returns if op is not None else []
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+def _viewed(node: Node) -> Node:
+    """The tensor whose memory a node shares."""
+    while _is_view(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _refuse_aliases(node: Node, later: set[Node]) -> None:
+    """A change that others would see through a view cannot be expressed without changing memory."""
+    target = node.all_input_nodes[0]
+    pending, aliases = [_viewed(target)], set()
+    while pending:
+        alias = pending.pop()
+        aliases.add(alias)
+        pending += [u for u in alias.users if _is_view(u) and u not in aliases and u not in later]
+    if any(user in later for alias in aliases - {target} for user in alias.users):
+        fail(
+            "ON208",
+            f"node '{node.name}'",
+            f"{op_name(node)} changes a tensor in place that is read through another view of it",
+            "Write it without in-place assignment, or quantize exported.run_decompositions({}).module().",
+        )
+
+
+_ALWAYS_IDENTITY = frozenset(
+    f"aten.{name}"
+    for name in ("alias.default", "detach.default", "lift_fresh_copy.default", "lift_fresh.default",
+                 "clone.default", "contiguous.default", "_assert_tensor_metadata.default")
+)  # fmt: skip
+_IDENTITY_IF_SAME_TYPE = frozenset(
+    f"aten.{name}"
+    for name in (
+        "to.dtype",
+        "to.device",
+        "to.dtype_layout",
+        "to.other",
+        "_to_copy.default",
+        "type_as.default",
+    )
+)
+_IDENTITY_IF_SAME_SHAPE = frozenset(
+    f"aten.{name}"
+    for name in (
+        "expand.default",
+        "expand_as.default",
+        "view.default",
+        "_unsafe_view.default",
+        "reshape.default",
+        "slice.Tensor",
+    )
+)
+
+IDENTITIES = _ALWAYS_IDENTITY | _IDENTITY_IF_SAME_TYPE | _IDENTITY_IF_SAME_SHAPE
+
+
+def _is_identity(node: Node) -> bool:
+    name = op_name(node)
+    if name in ("aten.dropout.default", "aten.feature_dropout.default", "aten.alpha_dropout.default"):
+        return not bind_args(node)["train"]
+    if not node.args or not isinstance(node.args[0], Node):
+        return False
+    before, after = tensor_of(node.args[0]), tensor_of(node)
+    if name in _ALWAYS_IDENTITY:
+        # A clone to another memory format is the user's wish; it is kept, and the layout stage decides.
+        return before is None or after is None or before.stride() == after.stride()
+    if before is None or after is None or (before.dtype, before.shape) != (after.dtype, after.shape):
+        return False
+    return name in _IDENTITY_IF_SAME_SHAPE or (
+        name in _IDENTITY_IF_SAME_TYPE and before.stride() == after.stride()
+    )
+
+
+def remove_no_ops(model: GraphModule) -> bool:
+    """Drop calls that give back their input: detach, dropout in evaluation, casts to the same type, ..."""
+    changed = False
+    for node in list(model.graph.nodes):
+        if not _is_identity(node):
+            continue
+        if not node.users:
+            model.graph.erase_node(node)
+        else:
+            node.replace_all_uses_with(node.args[0])
+        changed = True
+    return changed
+
+
+def fold_constants(model: GraphModule) -> bool:
+    """Compute what no input can change, unless training may change it."""
+    known = constants_only(model.graph.nodes)
+    trained = set()
+    for node in model.graph.nodes:
+        value = constant(model, node)
+        if (value is not None and value.requires_grad) or any(n in trained for n in node.all_input_nodes):
+            trained.add(node)
+    return _fold(model, known - trained)
+
+
+def fold_parameters(model: GraphModule) -> bool:
+    """Compute what no input can change, functions of trained parameters included."""
+    return _fold(model, constants_only(model.graph.nodes))
+
+
+def _fold(model: GraphModule, foldable: set[Node]) -> bool:
+    values: dict[Node, torch.Tensor] = {}
+    for node in model.graph.nodes:
+        if node not in foldable or not all(n in values for n in node.all_input_nodes):
+            continue
+        value = constant(model, node) if node.op == "get_attr" else _evaluate(node, values)
+        if value is not None:
+            values[node] = value
+    changed = False
+    for node, value in values.items():
+        # Only the last of a chain of constants is needed; dead code elimination takes the rest.
+        if node.op != "get_attr" and any(user not in values for user in node.users):
+            new = add_constant(model, node, value, "folded")
+            copy_provenance(node, new)
+            node.replace_all_uses_with(new)
+            changed = True
+    return changed
+
+
+def _evaluate(node: Node, values: dict[Node, torch.Tensor]) -> torch.Tensor | None:
+    op = overload(node)
+    if op is None or torch.Tag.nondeterministic_seeded in op.tags:
+        return None
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])
+    with torch.no_grad():
+        result = op(*args, **kwargs)
+    return result if isinstance(result, torch.Tensor) else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# Scalars: a number in an arithmetic call becomes a tensor, because only tensors are quantized
+
+ARITHMETIC = {
+    f"aten.{name}.{kind}": getattr(aten, name).Tensor
+    for name in ("add", "sub", "mul", "div")
+    for kind in ("Tensor", "Scalar")
+}
+
+
+def replace_scalars(model: GraphModule) -> bool:
+    """Turn numbers in add, sub, mul, div and rsub into constants of one element, and drop their `alpha`."""
+    changed = False
+    for node in list(model.graph.nodes):
+        if op_name(node) in ("aten.rsub.Scalar", "aten.rsub.Tensor") and is_float(node):
+            args = bind_args(node)
+            node.target, node.args, node.kwargs = aten.sub.Tensor, (args["other"], args["self"]), {}
+            _scale_operand(model, node, args["alpha"])
+            changed = True
+        if op_name(node) in ARITHMETIC and is_float(node):
+            changed |= _replace_scalars_of(model, node)
+    return changed
+
+
+def _replace_scalars_of(model: GraphModule, node: Node) -> bool:
+    args = bind_args(node)
+    if all(isinstance(args[name], Node) for name in ("self", "other")) and args.get("alpha", 1) == 1:
+        return False
+    node.target, node.kwargs = ARITHMETIC[op_name(node)], {}
+    node.args = (args["self"], args["other"])
+    _scale_operand(model, node, args.get("alpha", 1))
+    node.args = tuple(n if isinstance(n, Node) else _scalar(model, node, n) for n in node.args)
+    return True
+
+
+def _scalar(model: GraphModule, before: Node, value: Any) -> Node:
+    return add_constant(model, before, torch.tensor([float(value)]), "scalar")
+
+
+def _scale_operand(model: GraphModule, node: Node, alpha: Any) -> None:
+    """Multiply the second operand by alpha, ahead of the call."""
+    if alpha == 1:
+        return
+    first, second = cast(tuple[Any, Any], node.args)
+    if isinstance(second, Node):
+        second = insert(node, aten.mul.Tensor, (second, _scalar(model, node, alpha)), like=node)
+    else:
+        second = second * alpha
+    node.args = (first, second)
+
+
+def replace_constant_division(model: GraphModule) -> bool:
+    """Turn a division by a constant into a multiplication by its reciprocal."""
+    changed = False
+    for node in list(model.graph.nodes):
+        divisor = constant(model, node.args[1]) if node.target == aten.div.Tensor else None
+        if (
+            divisor is not None
+            and is_float(node)
+            and not divisor.requires_grad
+            and bool((divisor != 0).all())
+        ):
+            inverse = add_constant(model, node, divisor.reciprocal(), "reciprocal")
+            node.target, node.args = aten.mul.Tensor, (node.args[0], inverse)
+            changed = True
+    return changed
+
+
+def duplicate_shared_biases(model: GraphModule) -> bool:
+    """Give every layer its own read of a bias: its scale follows from that layer's input."""
+    changed = False
+    for node in list(model.graph.nodes):
+        bias = (
+            node.args[2]
+            if len(node.args) > 2 and op_name(node).startswith(("aten.conv", "aten.linear"))
+            else None
+        )
+        if isinstance(bias, Node) and bias.op == "get_attr" and only_user(bias) is None:
+            with model.graph.inserting_before(node):
+                copy = model.graph.get_attr(str(bias.target))
+            copy.meta.update(bias.meta)
+            node.update_arg(2, copy)
+            changed = True
+    return changed

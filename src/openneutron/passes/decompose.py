@@ -1,0 +1,183 @@
+"""Operators the table does not know, in terms of those it does.
+
+A decomposition is a function with the operator's argument names, traced in the place of the call. Operators
+that PyTorch itself composes of others need no entry: they are opened if everything inside is known here.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from openneutron import ops
+from openneutron.fx import is_float, op_name, overload
+from openneutron.passes import attention, normalization, recurrent
+from openneutron.passes.canonicalize import ARITHMETIC, IDENTITIES
+from openneutron.passes.graph import inline, trace
+
+Decomposition = Callable[..., Any]
+
+
+def _slices(self: torch.Tensor, sizes: list[int], dim: int) -> tuple[torch.Tensor, ...]:
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    return tuple(
+        torch.ops.aten.slice.Tensor(self, dim, start, start + size)
+        for start, size in zip(starts, sizes, strict=True)
+    )
+
+
+def _split(self: torch.Tensor, split_size: int, dim: int) -> tuple[torch.Tensor, ...]:
+    total = self.shape[dim]
+    sizes = [min(split_size, total - start) for start in range(0, total, split_size)]
+    return _slices(self, sizes or [0], dim)
+
+
+def _split_with_sizes(self: torch.Tensor, split_sizes: list[int], dim: int) -> tuple[torch.Tensor, ...]:
+    return _slices(self, split_sizes, dim)
+
+
+def _chunk(self: torch.Tensor, chunks: int, dim: int) -> tuple[torch.Tensor, ...]:
+    return _split(self, -(-self.shape[dim] // chunks), dim)
+
+
+def _unbind(self: torch.Tensor, dim: int) -> tuple[torch.Tensor, ...]:
+    return tuple(part.squeeze(dim) for part in _split(self, 1, dim))
+
+
+def _stack(tensors: list[torch.Tensor], dim: int) -> torch.Tensor:
+    return torch.cat([t.unsqueeze(dim) for t in tensors], dim if dim >= 0 else dim + tensors[0].dim() + 1)
+
+
+def _matmul(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """As mm or bmm; the leading dimensions become one, since only equal ones need no broadcasting."""
+    if self.dim() == 1 or other.dim() == 1:
+        left = self.unsqueeze(0) if self.dim() == 1 else self
+        right = other.unsqueeze(1) if other.dim() == 1 else other
+        product = _matmul(left, right)
+        product = product.squeeze(-1) if other.dim() == 1 else product
+        return product.squeeze(-1 if other.dim() == 1 else -2) if self.dim() == 1 else product
+    if self.dim() == 2 and other.dim() == 2:
+        return torch.mm(self, other)
+    if other.dim() == 2:
+        return torch.mm(self.reshape(-1, self.shape[-1]), other).reshape(*self.shape[:-1], other.shape[-1])
+    lead = torch.broadcast_shapes(self.shape[:-2], other.shape[:-2])
+    left, right = (
+        t.expand(*lead, *t.shape[-2:]).reshape(-1, *t.shape[-2:])
+        if t.dim() != 3 or t.shape[:-2] != lead
+        else t
+        for t in (self, other)
+    )
+    product = torch.bmm(left, right)
+    return product if len(lead) == 1 else product.reshape(*lead, *product.shape[-2:])
+
+
+def _var(self: torch.Tensor, dim: Any = None, unbiased: bool = True, keepdim: bool = False) -> torch.Tensor:
+    return _var_correction(self, dim, 1 if unbiased else 0, keepdim)
+
+
+def _var_correction(
+    self: torch.Tensor, dim: Any = None, correction: Any = 1, keepdim: bool = False
+) -> torch.Tensor:
+    dims = list(range(self.dim())) if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    count = 1
+    for d in dims:
+        count *= self.shape[d]
+    centered = self - self.mean(dims, True)
+    variance = (centered * centered).mean(dims, keepdim)
+    correction = 1 if correction is None else correction
+    return variance if correction == 0 else variance * (count / (count - correction))
+
+
+def _roll(self: torch.Tensor, shifts: Any, dims: Any) -> torch.Tensor:
+    for shift, dim in zip(shifts, dims, strict=True):
+        shift %= self.shape[dim]
+        if shift:
+            tail, head = _slices(self, [self.shape[dim] - shift, shift], dim)
+            self = torch.cat([head, tail], dim)
+    return self
+
+
+def _glu(self: torch.Tensor, dim: int) -> torch.Tensor:
+    value, gate = _chunk(self, 2, dim)
+    return value * gate.sigmoid()
+
+
+DECOMPOSITIONS: dict[str, Decomposition] = {
+    "aten.split.Tensor": _split,
+    "aten.split_with_sizes.default": _split_with_sizes,
+    "aten.split.sizes": lambda self, split_size, dim: _slices(self, split_size, dim),
+    "aten.chunk.default": _chunk,
+    "aten.unbind.int": _unbind,
+    "aten.stack.default": _stack,
+    "aten.matmul.default": _matmul,
+    "aten.max.default": lambda self: self.amax(list(range(self.dim()))),
+    "aten.min.default": lambda self: self.amin(list(range(self.dim()))),
+    "aten.var.correction": _var_correction,
+    "aten.var.dim": _var,
+    "aten.var.default": _var,
+    "aten.std.correction": lambda **kwargs: _var_correction(**kwargs).sqrt(),
+    "aten.std.dim": lambda **kwargs: _var(**kwargs).sqrt(),
+    "aten.roll.default": _roll,
+    "aten.square.default": lambda self: self * self,
+    "aten.glu.default": _glu,
+    "aten.addcmul.default": lambda self, tensor1, tensor2, value: self + tensor1 * tensor2 * value,
+    "aten.baddbmm.default": lambda self, batch1, batch2, beta, alpha: (
+        self * beta + torch.bmm(batch1, batch2) * alpha
+    ),
+    **attention.DECOMPOSITIONS,
+    **normalization.DECOMPOSITIONS,
+    **recurrent.DECOMPOSITIONS,
+}
+
+# Not in the table, but brought into its form by another pass.
+_REWRITTEN = frozenset(ARITHMETIC) | {"aten.rsub.Scalar", "aten.dropout.default"}
+
+
+def decompose_unsupported(model: GraphModule) -> bool:
+    """Replace every operator the table does not have by its decomposition, and the parts of that in turn."""
+    pending = [node for node in model.graph.nodes if node.op == "call_function"]
+    changed = False
+    while pending:
+        node = pending.pop()
+        if (replacement := _expansion(node)) is not None:
+            pending += inline(node, replacement)
+            changed = True
+    return changed
+
+
+def _expansion(node: Node) -> GraphModule | None:
+    name = op_name(node)
+    if not name or ops.find(name) is not None or name in _REWRITTEN or not _is_float_call(node):
+        return None
+    if (function := DECOMPOSITIONS.get(name)) is not None:
+        return trace(node, function)
+    return _open_composite(node)
+
+
+def _is_float_call(node: Node) -> bool:
+    """Whether a node has a float input and gives float results, as quantized operators do."""
+    results = [u for u in node.users if u.target is operator.getitem] or [node]
+    return any(is_float(n) for n in node.all_input_nodes) and all(is_float(n) for n in results)
+
+
+def _open_composite(node: Node) -> GraphModule | None:
+    """What PyTorch computes inside an operator that it composes of others, if all of that is known here."""
+    op = overload(node)
+    if op is None or op.namespace != "aten" or not op._can_decompose():
+        return None
+    try:
+        opened = trace(node, op, pre_dispatch=False)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None  # it needs values, or tensors that only exist at run time; it stays as it is
+    return opened if all(_is_known(n) for n in opened.graph.nodes) else None
+
+
+def _is_known(node: Node) -> bool:
+    if node.op != "call_function" or node.target is operator.getitem:
+        return node.op != "get_attr"
+    name = op_name(node)
+    return ops.find(name) is not None or name in _REWRITTEN or name in DECOMPOSITIONS or name in IDENTITIES

@@ -1,0 +1,137 @@
+"""What the ATen passes share: constants of an exported module, and inlining a function in place of a call."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_arg
+
+from openneutron.fx import bind_args
+
+# Where a node comes from: copied to the nodes that replace it, so that reports name the user's own module.
+_PROVENANCE = ("nn_module_stack", "stack_trace", "torch_fn", "source_fn_stack")
+
+
+def constant(model: GraphModule, node: Any) -> torch.Tensor | None:
+    """The tensor of a `get_attr` node, or None if it is no constant."""
+    if not isinstance(node, Node) or node.op != "get_attr":
+        return None
+    value = functools.reduce(getattr, str(node.target).split("."), model)
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def add_constant(model: GraphModule, before: Node, value: torch.Tensor, name: str) -> Node:
+    """A new constant, trainable if `value` is a Parameter, and the node that reads it."""
+    name = name.replace(".", "_")
+    index = 0
+    while hasattr(model, f"{name}_{index}"):
+        index += 1
+    name = f"{name}_{index}"
+    if isinstance(value, torch.nn.Parameter):
+        model.register_parameter(name, value)
+    else:
+        model.register_buffer(name, value.detach().clone())
+    with model.graph.inserting_before(before):
+        node = model.graph.get_attr(name)
+    node.meta["val"] = _fake_mode(model).from_tensor(value.detach(), static_shapes=True)
+    return node
+
+
+def set_constant(model: GraphModule, node: Node, value: torch.Tensor) -> None:
+    """Give an existing constant other values, in place, so that every holder of the tensor sees them."""
+    current = constant(model, node)
+    assert current is not None, f"{node} is not a constant"
+    with torch.no_grad():
+        current.copy_(value)
+
+
+def _fake_mode(model: GraphModule) -> Any:
+    for node in model.graph.nodes:
+        value = node.meta.get("val")
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if (mode := getattr(item, "fake_mode", None)) is not None:
+                return mode
+    raise AssertionError("the graph has no fake tensors: it was not made by torch.export")
+
+
+def insert(before: Node, target: Any, args: tuple[Any, ...], like: Node) -> Node:
+    """A call inserted before a node, with its fake result and the provenance of `like`."""
+    with before.graph.inserting_before(before):
+        node = before.graph.call_function(target, args)
+    copy_provenance(like, node)
+    infer(node)
+    return node
+
+
+def infer(node: Node) -> None:
+    """Compute the fake result of a node from those of its arguments."""
+    args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+    modes = {m for n in node.all_input_nodes if (m := getattr(n.meta["val"], "fake_mode", None)) is not None}
+    with next(iter(modes)), torch.no_grad():
+        node.meta["val"] = cast(Callable[..., Any], node.target)(*args, **kwargs)
+
+
+def copy_provenance(source: Node, target: Node) -> None:
+    """Let a new node stand where an old one stood in the user's program."""
+    target.meta.update({key: source.meta[key] for key in _PROVENANCE if key in source.meta})
+
+
+def trace(node: Node, function: Callable[..., Any], pre_dispatch: bool = True) -> GraphModule:
+    """The graph of `function` called with the node's arguments by name; the input nodes are its placeholders.
+
+    With `pre_dispatch`, operators that PyTorch composes of others stay whole (as `torch.export` leaves them).
+    """
+    bound = bind_args(node)
+    inputs = node.all_input_nodes
+    args = [n.meta["val"] for n in inputs]
+
+    def call(*tensors: Any) -> Any:
+        values = dict(zip(inputs, tensors, strict=True))
+        return function(**map_arg(bound, lambda n: values[n]))
+
+    mode = next((m for a in args if (m := getattr(a, "fake_mode", None)) is not None), None)
+    assert mode is not None, f"{node} has no fake tensors among its arguments"
+    with mode, torch.no_grad():
+        return make_fx(call, pre_dispatch=pre_dispatch)(*args)
+
+
+def inline(node: Node, replacement: GraphModule) -> list[Node]:
+    """Put a traced graph in the place of a call; returns the new nodes."""
+    values: dict[Node, Any] = dict(
+        zip((n for n in replacement.graph.nodes if n.op == "placeholder"), node.all_input_nodes, strict=True)
+    )
+    made: list[Node] = []
+    result: Any = None
+    for inner in replacement.graph.nodes:
+        if inner.op == "output":
+            result = map_arg(inner.args[0], lambda n: values[n])
+        elif inner.op != "placeholder":
+            assert inner.op == "call_function", f"a decomposition made a constant: {inner.format_node()}"
+            with node.graph.inserting_before(node):
+                values[inner] = node.graph.node_copy(inner, lambda n: values[n])
+            copy_provenance(node, values[inner])
+            made.append(values[inner])
+    if isinstance(result, Node):
+        node.replace_all_uses_with(result)
+    else:
+        for user in list(node.users):  # several results: the users of the call are getitems
+            user.replace_all_uses_with(result[user.args[1]])
+            node.graph.erase_node(user)
+    node.graph.erase_node(node)
+    return made
+
+
+def constants_only(nodes: Iterable[Node]) -> set[Node]:
+    """The nodes whose value no input of the program can change."""
+    known: set[Node] = set()
+    for node in nodes:
+        if node.op == "get_attr" or (
+            node.op == "call_function" and not node.is_impure() and known.issuperset(node.all_input_nodes)
+        ):
+            known.add(node)
+    return known

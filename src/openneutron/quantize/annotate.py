@@ -1,0 +1,133 @@
+"""From the quantization intents of the operator table to torchao annotations.
+
+Nodes are visited in order, so that a producer's annotation is known when its consumers are. A reference to
+another tensor's parameters always points backwards; torchao resolves such chains, whatever their length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from torch.fx import GraphModule, Node
+from torchao.quantization.pt2e.quantizer import (
+    QuantizationAnnotation,
+    QuantizationSpecBase,
+    SharedQuantizationSpec,
+)
+from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
+
+from openneutron.fx import bind_args, is_float, op_name
+from openneutron.ops.spec import FixedOutput, Observed, OpSpec, Shared, Weighted
+from openneutron.passes.graph import constants_only
+from openneutron.passes.patterns import batch_norm_after, fusible_activation_after
+from openneutron.quantize.schemes import Scheme
+
+Find = Callable[[str], OpSpec | None]
+
+
+def is_annotated(node: Node) -> bool:
+    """Whether this or another quantizer has decided about a node."""
+    annotation = node.meta.get(Q_ANNOTATION_KEY)
+    return annotation is not None and annotation._annotated
+
+
+@dataclass
+class Annotator:
+    """Annotates one graph; lives as long as that takes."""
+
+    scheme: Scheme
+    find: Find
+    # Nodes whose output has parameters known without observing, directly or through operators that move data.
+    fixed: dict[Node, FixedOutput] = field(default_factory=dict)
+    constants: set[Node] = field(default_factory=set)
+
+    def annotate(self, model: GraphModule) -> None:
+        """Annotate every node the table has an intent for, and that nobody has annotated yet."""
+        self.constants = constants_only(model.graph.nodes)
+        for node in model.graph.nodes:
+            spec = self.find(op_name(node))
+            if spec is not None and is_float(node) and node not in self.constants and not is_annotated(node):
+                self._annotate_node(node, spec)
+
+    def _annotate_node(self, node: Node, spec: OpSpec) -> None:
+        inputs: dict[Node, QuantizationSpecBase]
+        output: QuantizationSpecBase = self.scheme.activation()
+        match spec.quantize:
+            case Weighted() as intent:
+                weighted = self._weighted_inputs(node, intent)
+                if weighted is None:
+                    return
+                inputs = weighted
+            case Shared():
+                operands = _operands(node)
+                if not operands:
+                    return
+                inputs = self._shared_inputs(node, operands)
+                output = SharedQuantizationSpec((operands[0], node))
+            case FixedOutput() as intent:
+                inputs = {n: self._input(n) for n in _operands(node)}
+                output = self.scheme.fixed(intent)
+                self.fixed[node] = intent
+            case Observed() as intent:
+                inputs = {n: self._input(n) for n in _operands(node, intent.inputs)}
+            case _:
+                return
+        self._store(node, inputs, output, spec.fuses_activation)
+
+    def _store(
+        self, node: Node, inputs: dict[Node, QuantizationSpecBase], output: QuantizationSpecBase, fuses: bool
+    ) -> None:
+        """Annotate the node and what is computed inside it; the last of the chain carries the output."""
+        chain = [node]
+        if self.scheme.is_qat and (norm := batch_norm_after(node)):
+            chain.append(norm)
+        if fuses and (activation := fusible_activation_after(chain[-1])) and not is_annotated(activation):
+            chain.append(activation)
+        for item in chain:
+            item.meta[Q_ANNOTATION_KEY] = QuantizationAnnotation(
+                input_qspec_map=inputs if item is node else {},
+                output_qspec=output if item is chain[-1] else None,
+                _annotated=True,
+            )
+
+    def _input(self, node: Node) -> QuantizationSpecBase:
+        """An input has the parameters of the tensor it reads, or is observed where it is read."""
+        annotation = node.meta.get(Q_ANNOTATION_KEY)
+        if annotation is not None and annotation.output_qspec is not None:
+            return SharedQuantizationSpec(node)
+        return self.scheme.constant() if node in self.constants else self.scheme.activation()
+
+    def _shared_inputs(self, node: Node, operands: list[Node]) -> dict[Node, QuantizationSpecBase]:
+        """One set of parameters for all inputs; the first input's specification is the root of the group."""
+        intents = {self.fixed.get(n) for n in operands}
+        if len(intents) == 1 and (intent := intents.pop()) is not None:
+            self.fixed[node] = intent
+            return {n: SharedQuantizationSpec(n) for n in operands}
+        first, *others = operands
+        # A fixed range must not be imposed on the other inputs: that input is converted where it is read.
+        root = self.scheme.activation() if first in self.fixed else self._input(first)
+        return {first: root, **{n: SharedQuantizationSpec((first, node)) for n in others}}
+
+    def _weighted_inputs(self, node: Node, intent: Weighted) -> dict[Node, QuantizationSpecBase] | None:
+        """Input, weight and bias, in the order in which torchao's batch-norm fusion expects them."""
+        args = bind_args(node)
+        weight, bias = args[intent.weight], args.get(intent.bias)
+        sources = [n for n in _operands(node) if n is not weight and n is not bias]
+        if weight not in self.constants or len(sources) != 1 or not is_float(weight):
+            return None
+        source = sources[0]
+        specs = {source: self._input(source), weight: self.scheme.weight(intent.channel_axis)}
+        if isinstance(bias, Node):
+            specs[bias] = self.scheme.bias(source, weight, node, intent.channel_axis)
+        return specs
+
+
+def _operands(node: Node, names: Iterable[str] = ()) -> list[Node]:
+    """The float tensors a node reads, each once, in order; of the named arguments only, if any are named."""
+    if names:
+        args = bind_args(node)
+        nodes = [args[name] for name in names]
+    else:
+        nodes = node.all_input_nodes
+    return [n for n in nodes if isinstance(n, Node) and is_float(n)]

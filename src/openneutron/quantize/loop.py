@@ -1,0 +1,56 @@
+"""From an exported float model to a quantized one: calibration, or training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+from torchao.quantization.pt2e import move_exported_model_to_eval, move_exported_model_to_train
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
+from torchao.quantization.pt2e.quantizer import Quantizer
+
+from openneutron.diagnostics import fail
+
+
+def calibrate_and_quantize(
+    model: GraphModule | ExportedProgram, calibration_inputs: Iterable[tuple[Any, ...]], quantizer: Quantizer
+) -> GraphModule:
+    """Post-training quantization: observe the model on sample inputs, then fix the parameters."""
+    prepared = prepare_pt2e(_module_of(model), quantizer)
+    if not _observe(prepared, calibration_inputs):
+        fail("ON209", "calibration", "there are no calibration inputs", "Give at least one tuple of inputs.")
+    return convert_pt2e(prepared)
+
+
+def train_and_quantize(
+    model: GraphModule | ExportedProgram,
+    train_fn: Callable[[GraphModule], Any],
+    quantizer: Quantizer,
+    calibration_inputs: Iterable[tuple[Any, ...]] = (),
+) -> GraphModule:
+    """Quantization-aware training: `train_fn` trains the prepared model in place.
+
+    Sample inputs are optional; they let the observers settle on the weights as training left them.
+    """
+    prepared = prepare_qat_pt2e(_module_of(model), quantizer)
+    move_exported_model_to_train(prepared)
+    train_fn(prepared)
+    move_exported_model_to_eval(prepared)
+    _observe(prepared, calibration_inputs)
+    return convert_pt2e(prepared)
+
+
+def _module_of(model: GraphModule | ExportedProgram) -> GraphModule:
+    # Guards would be a submodule that exir's passes refuse.
+    return model.module(check_guards=False) if isinstance(model, ExportedProgram) else model
+
+
+def _observe(prepared: GraphModule, inputs: Iterable[tuple[Any, ...]]) -> int:
+    count = 0
+    with torch.no_grad():
+        for count, sample in enumerate(inputs, 1):  # noqa: B007
+            prepared(*sample)
+    return count

@@ -1,0 +1,46 @@
+"""NeutronQuantizer: the PT2E quantizer for Neutron."""
+
+from __future__ import annotations
+
+from torch.fx import GraphModule
+from torchao.quantization.pt2e.quantizer import Quantizer
+
+from openneutron import ops
+from openneutron.passes import ATEN_PASSES, PTQ, QAT, run_passes
+from openneutron.quantize.annotate import Annotator, Find
+from openneutron.quantize.schemes import Scheme
+from openneutron.target import NeutronTargetSpec
+
+
+class NeutronQuantizer(Quantizer):
+    """Quantizes what Neutron computes to int8, as the operator table says; the rest stays float.
+
+    Use it with torchao's `prepare_pt2e` (or `prepare_qat_pt2e` with `is_qat=True`) and `convert_pt2e`. Nodes
+    that another quantizer has annotated are left to it: it can be one of several in a `ComposableQuantizer`.
+    """
+
+    def __init__(
+        self,
+        neutron_target_spec: NeutronTargetSpec | None = None,
+        is_qat: bool = False,
+        *,
+        per_channel: bool = False,
+        find: Find = ops.find,
+    ):
+        super().__init__()
+        self.neutron_target_spec = neutron_target_spec or NeutronTargetSpec()
+        self.is_qat = is_qat
+        self._scheme = Scheme(is_qat, per_channel)
+        self._find = find
+
+    def transform_for_annotation(self, model: GraphModule) -> GraphModule:
+        """Bring the graph into the form the operator table describes; its results stay the same."""
+        return run_passes(model, ATEN_PASSES, QAT if self.is_qat else PTQ)
+
+    def annotate(self, model: GraphModule) -> GraphModule:
+        """Say of every tensor how it is to be quantized."""
+        Annotator(self._scheme, self._find).annotate(model)
+        return model
+
+    def validate(self, model: GraphModule) -> None:
+        """Nothing to check: a node that was not annotated stays float, and the partitioner says why."""

@@ -1,0 +1,126 @@
+"""The number formats of Neutron as torchao quantization specs.
+
+Activations: int8 affine, one scale per tensor. Weights: int8 symmetric without -128, per tensor or per output
+channel. Bias: int32, its scale the product of the input's and the weight's, as the accumulator needs it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torchao.quantization.pt2e import (
+    FakeQuantize,
+    HistogramObserver,
+    MinMaxObserver,
+    MovingAverageMinMaxObserver,
+    MovingAveragePerChannelMinMaxObserver,
+    PerChannelMinMaxObserver,
+)
+from torchao.quantization.pt2e.quantizer import (
+    DerivedQuantizationSpec,
+    FixedQParamsQuantizationSpec,
+    QuantizationSpec,
+)
+
+from openneutron.ops.spec import FixedOutput
+
+EPS = 2**-12  # no scale is smaller
+ACTIVATION_RANGE = (-128, 127)
+WEIGHT_RANGE = (-127, 127)
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """Which observers stand behind each number format."""
+
+    is_qat: bool = False
+    per_channel: bool = False
+
+    def activation(self) -> QuantizationSpec:
+        """A tensor the program computes."""
+        low, high = ACTIVATION_RANGE
+        observer: Any = HistogramObserver.with_args(eps=EPS)
+        if self.is_qat:
+            observer = FakeQuantize.with_args(observer=MovingAverageMinMaxObserver, eps=EPS)
+        return QuantizationSpec(
+            dtype=torch.int8,
+            quant_min=low,
+            quant_max=high,
+            qscheme=torch.per_tensor_affine,
+            observer_or_fake_quant_ctr=observer,
+        )
+
+    def constant(self) -> QuantizationSpec:
+        """A constant used where an activation could stand: its range is known, no histogram is needed."""
+        if self.is_qat:
+            return self.activation()
+        low, high = ACTIVATION_RANGE
+        return QuantizationSpec(
+            dtype=torch.int8,
+            quant_min=low,
+            quant_max=high,
+            qscheme=torch.per_tensor_affine,
+            observer_or_fake_quant_ctr=MinMaxObserver.with_args(eps=EPS),
+        )
+
+    def fixed(self, intent: FixedOutput) -> FixedQParamsQuantizationSpec:
+        """A tensor whose range is known from the operator."""
+        low, high = ACTIVATION_RANGE
+        return FixedQParamsQuantizationSpec(
+            dtype=torch.int8,
+            scale=intent.scale,
+            zero_point=intent.zero_point,
+            quant_min=low,
+            quant_max=high,
+            qscheme=torch.per_tensor_affine,
+        )
+
+    def weight(self, channel_axis: int | None) -> QuantizationSpec:
+        """Weights; per channel if that was asked for and the operator has a channel axis."""
+        low, high = WEIGHT_RANGE
+        per_channel = self.per_channel and channel_axis is not None
+        observer: Any = (PerChannelMinMaxObserver if per_channel else MinMaxObserver).with_args(eps=EPS)
+        if self.is_qat:
+            # Averaging constant 1: the range of the weights as they are now, not of the training so far.
+            # torchao hands ch_axis on only to classes with PerChannel in their name, so it is bound here.
+            observer = FakeQuantize.with_args(
+                observer=MovingAveragePerChannelMinMaxObserver
+                if per_channel
+                else MovingAverageMinMaxObserver,
+                averaging_constant=1.0,
+                eps=EPS,
+                **({"ch_axis": channel_axis} if per_channel else {}),
+            )
+        return QuantizationSpec(
+            dtype=torch.int8,
+            quant_min=low,
+            quant_max=high,
+            qscheme=torch.per_channel_symmetric if per_channel else torch.per_tensor_symmetric,
+            ch_axis=channel_axis if per_channel else None,
+            observer_or_fake_quant_ctr=observer,
+        )
+
+    def bias(
+        self, source: Node, weight: Node, user: Node, channel_axis: int | None
+    ) -> DerivedQuantizationSpec:
+        """The bias of `user`, which multiplies `source` by `weight`."""
+        per_channel = self.per_channel and channel_axis is not None
+        info = torch.iinfo(torch.int32)
+        return DerivedQuantizationSpec(
+            derived_from=[(source, user), (weight, user)],
+            derive_qparams_fn=_bias_parameters,
+            dtype=torch.int32,
+            quant_min=info.min,
+            quant_max=info.max,
+            qscheme=torch.per_channel_symmetric if per_channel else torch.per_tensor_symmetric,
+            ch_axis=0 if per_channel else None,
+        )
+
+
+def _bias_parameters(observers: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    source, weight = (observer.calculate_qparams()[0] for observer in observers)
+    scale = source * weight
+    return scale, torch.zeros_like(scale, dtype=torch.int32)
