@@ -121,6 +121,10 @@ CODES: dict[str, CodeInfo] = {
         "The program changes a tensor in place while another view of it is read later (x[:, 0] = 1). Quantized values "
         "are copies, so the change would be lost. Write it without in-place assignment.",
     ),
+    "ON209": CodeInfo(
+        "nothing to calibrate with",
+        "Post-training quantization reads the range of every tensor from sample inputs, and there were none.",
+    ),
     "ON301": CodeInfo(
         "LiteRT graph invalid", "A LiteRT graph failed verification; this is a bug, please report it."
     ),

@@ -1,0 +1,192 @@
+"""The C runtime as Python sees it: prepare a microcode once, run it on arrays."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from openneutron.compiler.microcode import ALIGNMENT, DType, Kernel
+from openneutron.diagnostics import fail
+
+LIBRARY = Path(__file__).resolve().parents[1] / "_native" / "libneutron.so"
+
+
+class _Buffer(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("bytes", ctypes.c_size_t))
+
+
+class _Image(ctypes.Structure):
+    _fields_ = (("microcode", _Buffer), ("weights", _Buffer), ("check_weights", ctypes.c_int))
+
+
+class _Descriptor(ctypes.Structure):
+    _fields_ = (
+        ("dtype", ctypes.c_uint32),
+        ("rank", ctypes.c_uint32),
+        ("bytes", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("dims", ctypes.c_uint32 * 8),
+    )
+
+
+class _Model(ctypes.Structure):
+    """NeutronModel of neutron.h."""
+
+    _fields_ = (
+        ("input_count", ctypes.c_uint32),
+        ("output_count", ctypes.c_uint32),
+        ("inputs", ctypes.POINTER(_Descriptor)),
+        ("outputs", ctypes.POINTER(_Descriptor)),
+        ("scratch_bytes", ctypes.c_uint32),
+        ("prefetch_bytes", ctypes.c_uint32),
+        ("weights_bytes", ctypes.c_uint32),
+        ("call_count", ctypes.c_uint32),
+        ("converter_version", ctypes.c_uint32),
+        ("problem_call", ctypes.c_int32),
+        ("problem_kernel", ctypes.c_uint32),
+        ("header", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p),
+        ("prepared", ctypes.c_uint32),
+    )
+
+
+_COPY = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32
+)
+_WAIT = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_uint32)
+_TRACE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int)
+
+
+class _Hooks(ctypes.Structure):
+    _fields_ = (("context", ctypes.c_void_p), ("copy", _COPY), ("wait", _WAIT), ("trace", _TRACE))
+
+
+class _Run(ctypes.Structure):
+    """NeutronRun of neutron.h."""
+
+    _fields_ = (
+        ("inputs", ctypes.POINTER(_Buffer)),
+        ("input_count", ctypes.c_size_t),
+        ("outputs", ctypes.POINTER(_Buffer)),
+        ("output_count", ctypes.c_size_t),
+        ("scratch", _Buffer),
+        ("prefetch", _Buffer),
+        ("hooks", ctypes.POINTER(_Hooks)),
+    )
+
+
+@cache
+def load(path: Path = LIBRARY) -> ctypes.CDLL:
+    """The runtime library; a missing one is a diagnostic."""
+    if not path.exists():
+        fail("ON504", str(path.name), "the native library is not built",
+             "Install the package again (pip install -e .), or run `make native`.")  # fmt: skip
+    library = ctypes.CDLL(str(path))
+    library.neutron_describe.restype = ctypes.c_char_p
+    return library
+
+
+def _aligned(size: int) -> np.ndarray:
+    """Bytes whose address is a multiple of 16."""
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size]
+
+
+def _copied(data: bytes) -> np.ndarray:
+    array = _aligned(len(data))
+    array[:] = np.frombuffer(data, np.uint8)
+    return array
+
+
+def _buffer(array: np.ndarray) -> _Buffer:
+    return _Buffer(array.ctypes.data, array.nbytes)
+
+
+class NativeModel:
+    """A microcode with its weights, prepared by the C runtime; safe to run from one thread at a time."""
+
+    def __init__(self, microcode: bytes, weights: bytes, name: str = "microcode", library: Path = LIBRARY):
+        self._library = load(library)
+        self._name = name
+        self._microcode, self._weights = _copied(microcode), _copied(weights)
+        self._model = _Model()
+        image = _Image(_buffer(self._microcode), _buffer(self._weights), 1)
+        status = self._library.neutron_prepare(ctypes.byref(self._model), ctypes.byref(image))
+        if status:
+            fail("ON503", name, self._message(status), "Compile the model again with this version of openneutron.")
+        model = self._model
+        self.inputs = [_described(model.inputs[i]) for i in range(model.input_count)]
+        self.outputs = [_described(model.outputs[i]) for i in range(model.output_count)]
+        self._scratch, self._prefetch = _aligned(model.scratch_bytes), _aligned(model.prefetch_bytes)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Activation memory the model needs besides its inputs and outputs."""
+        return int(self._model.scratch_bytes)
+
+    @property
+    def prefetch_bytes(self) -> int:
+        """SRAM the model needs for prefetched weights."""
+        return int(self._model.prefetch_bytes)
+
+    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The outputs for these inputs, which must have the model's shapes and types."""
+        return self._run(inputs, None)
+
+    def profile(self, inputs: Sequence[np.ndarray]) -> list[tuple[Kernel, float]]:
+        """Run once; the kernel and the seconds of every call."""
+        times: list[tuple[Kernel, float]] = []
+        begun = [0.0]
+
+        def trace(_context: int, _call: int, kernel: int, begin: int) -> None:
+            now = time.perf_counter()
+            if begin:
+                begun[0] = time.perf_counter()
+            else:
+                times.append((Kernel(kernel), now - begun[0]))
+
+        hooks = _Hooks(None, _COPY(), _WAIT(), _TRACE(trace))
+        self._run(inputs, ctypes.pointer(hooks))
+        return times
+
+    def _run(self, inputs: Sequence[np.ndarray], hooks: ctypes._Pointer[_Hooks] | None) -> list[np.ndarray]:
+        arrays = [self._checked(i, array) for i, array in enumerate(inputs)]
+        if len(arrays) != len(self.inputs):
+            fail("ON503", self._name, f"{len(arrays)} inputs given, the model has {len(self.inputs)}")
+        outputs = [np.empty(shape, dtype) for shape, dtype in self.outputs]
+        run = _Run(
+            (_Buffer * len(arrays))(*map(_buffer, arrays)),
+            len(arrays),
+            (_Buffer * len(outputs))(*map(_buffer, outputs)),
+            len(outputs),
+            _buffer(self._scratch),
+            _buffer(self._prefetch),
+            hooks,
+        )
+        status = self._library.neutron_run(ctypes.byref(self._model), ctypes.byref(run))
+        if status:
+            fail("ON503", self._name, self._message(status))
+        return outputs
+
+    def _checked(self, index: int, array: np.ndarray) -> np.ndarray:
+        if index < len(self.inputs):
+            shape, dtype = self.inputs[index]
+            if array.shape != shape or array.dtype != dtype:
+                fail("ON503", self._name,
+                     f"input {index} is {array.dtype}{list(array.shape)}, the model takes {dtype}{list(shape)}")  # fmt: skip
+        return np.ascontiguousarray(array)
+
+    def _message(self, status: int) -> str:
+        text = ctypes.create_string_buffer(256)
+        self._library.neutron_describe(ctypes.byref(self._model), status, text, ctypes.c_size_t(len(text)))
+        return text.value.decode()
+
+
+def _described(d: _Descriptor) -> tuple[tuple[int, ...], np.dtype]:
+    return tuple(d.dims[i] for i in range(d.rank)), np.dtype(DType(d.dtype).name.lower())

@@ -1,0 +1,64 @@
+"""Builds of the C runtime for tests: straight from the sources with the C compiler, cached by content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RUNTIME = ROOT / "runtime"
+WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Werror")
+COMMON = ("-std=c11", "-ffp-contract=off", *WARNINGS, *(f"-I{RUNTIME / d}" for d in ("include", "src", "generated")))
+VECTOR_FLAGS = {
+    "avx2.c": ("-mavx2",),
+    "vnni.c": ("-mavx2", "-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512vnni"),
+}
+
+
+def portable_sources() -> list[Path]:
+    """The C files every build has."""
+    return sorted([*(RUNTIME / "src").glob("*.c"), *(RUNTIME / "kernels").glob("*.c")])
+
+
+def vector_sources() -> list[Path]:
+    """The C files of an x86-64 build."""
+    return sorted((RUNTIME / "src" / "x86").glob("*.c"))
+
+
+@cache
+def build(name: str, *flags: str, vector: bool = False, extra: tuple[Path, ...] = ()) -> Path:
+    """Compile the runtime with these flags; the file is reused while sources and flags are the same."""
+    sources = [*portable_sources(), *extra, *(vector_sources() if vector else [])]
+    headers = [*RUNTIME.glob("*/*.h"), *RUNTIME.glob("src/x86/*.h")]
+    digest = hashlib.sha256(repr(flags).encode())
+    for path in sorted([*sources, *headers]):
+        digest.update(path.read_bytes())
+    folder = ROOT / "build" / "tests" / f"{name}-{digest.hexdigest()[:16]}"
+    result = folder / name
+    if result.exists():
+        return result
+    folder.mkdir(parents=True, exist_ok=True)
+    objects = folder / f"objects-{os.getpid()}"
+    objects.mkdir(exist_ok=True)
+    define = ("-DNEUTRON_X86",) if vector else ()
+    made = []
+    for source in sources:
+        made.append(objects / f"{source.parent.name}_{source.stem}.o")
+        command = ["gcc", *COMMON, *define, *flags, *VECTOR_FLAGS.get(source.name, ()), "-c", source, "-o", made[-1]]
+        subprocess.run([str(c) for c in command], check=True)
+    part = folder / f"{name}.{os.getpid()}"
+    subprocess.run(["gcc", *flags, *map(str, made), "-o", str(part)], check=True)
+    os.replace(part, result)
+    return result
+
+
+def libraries() -> dict[str, Path]:
+    """The portable runtime and, on x86-64, the vectorised one: both must give the same bits."""
+    found = {"portable": build("libneutron_portable.so", "-O2", "-fPIC", "-shared")}
+    if platform.machine() == "x86_64" and vector_sources():
+        found["vector"] = build("libneutron_vector.so", "-O2", "-fPIC", "-shared", vector=True)
+    return found
