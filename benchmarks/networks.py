@@ -87,7 +87,7 @@ def cifarnet() -> Graph:
     return net.classify(10)
 
 
-def mobilenet_v1(alpha: float = 0.25, size: int = 128, classes: int = 1000) -> Graph:
+def mobilenet_v1(alpha: float = 0.25, size: int = 128, classes: int = 1001) -> Graph:
     """MobileNetV1."""
     net = Network(1, size, size, 3).conv(int(32 * alpha), 3, 2)
     for channels, stride in ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5,

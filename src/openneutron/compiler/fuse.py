@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from openneutron.compiler.quantized import activation_range
 from openneutron.compiler.rewrite import Rewriter, rewrite
 from openneutron.compiler.tables import (
     IDENTITY,
     TABLE,
-    activation_range,
     clamp_table,
     is_byte,
     is_table,

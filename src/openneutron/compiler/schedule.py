@@ -42,7 +42,7 @@ class MemoryPlan:
     schedule: Schedule
     offsets: dict[Buffer, int]
     lives: dict[Buffer, tuple[int, int]]  # first and last step
-    workspaces: tuple[int, ...]  # offset of each step's workspace
+    workspaces: dict[int, int]  # the offset of a step's workspace, where its kernels need one
     placement: Placement
 
     @property
@@ -82,11 +82,12 @@ def plan_memory(schedule: Schedule) -> MemoryPlan:
         else:
             group[buffer] = len(blocks)
             blocks.append(Block(aligned(buffer.nbytes), first, last))
-    base = len(blocks)
-    blocks += [Block(kernel_workspace(op), step, step) for step, op in enumerate(schedule.steps)]
-    placement = place(blocks)
+    needs = {step: size for step, op in enumerate(schedule.steps) if (size := kernel_workspace(op))}
+    workspace = {step: len(blocks) + index for index, step in enumerate(needs)}
+    placement = place(blocks + [Block(size, step, step) for step, size in needs.items()])
     offsets = {buffer: placement.offsets[index] for buffer, index in group.items()}
-    return MemoryPlan(schedule, offsets, lives, placement.offsets[base:], placement)
+    workspaces = {step: placement.offsets[index] for step, index in workspace.items()}
+    return MemoryPlan(schedule, offsets, lives, workspaces, placement)
 
 
 def kernel_workspace(op: Op) -> int:

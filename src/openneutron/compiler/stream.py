@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from openneutron.compiler.emit import map_refs
 from openneutron.compiler.microcode import KernelCall, Prefetch, Ref, Region, Wait
@@ -57,14 +56,13 @@ def plan_stream(chunks: Sequence[Chunk], budget: int) -> Stream:
                 "to prefetch them to",
                 "Give the program more SRAM (sram_bytes), or split the layer.",
             )
-    ahead = [False] + [
-        aligned(before.nbytes) + aligned(chunk.nbytes) <= budget for before, chunk in pairwise(chunks)
+    # Nothing runs before the first; the others start while their predecessor computes, if both fit.
+    ahead = [
+        index > 0 and aligned(chunks[index - 1].nbytes) + aligned(chunk.nbytes) <= budget
+        for index, chunk in enumerate(chunks)
     ]
     while True:
-        blocks = [
-            Block(c.nbytes, i - early, i) for i, (c, early) in enumerate(zip(chunks, ahead, strict=True))
-        ]
-        placement = place(blocks) if blocks else Placement((), 0, 0, "nothing to place")
+        placement = place([Block(c.nbytes, i - ahead[i], i) for i, c in enumerate(chunks)])
         if placement.nbytes <= budget:
             return Stream(tuple(chunks), tuple(ahead), placement)
         # Fragmentation: the copy that reaches highest waits for its turn.

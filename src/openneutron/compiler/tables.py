@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from openneutron.litert.ir import Activation, Builtin, Graph, Op, Quant, Tensor, constant
+from openneutron.litert.ir import Builtin, Graph, Op, Tensor, constant
 from openneutron.litert.reference import run_reference
 
 TABLE = "Table"
@@ -77,24 +77,6 @@ def table_of(chain: Sequence[Op]) -> np.ndarray | None:
 
 def _scalar(tensor: Tensor, number: int) -> Tensor:
     return constant(f"c{number}", tensor.array.reshape(1), tensor.quant)
-
-
-def activation_range(activation: Activation, quant: Quant) -> tuple[int, int]:
-    """The least and largest int8 value a fused activation lets through, by LiteRT's rule."""
-    scale, zero = np.float32(quant.scale[0]), quant.zero_point[0]
-
-    def quantized(value: float) -> int:
-        # Round half away from zero in float32, as LiteRT's CalculateActivationRangeQuantized does.
-        ratio = np.float32(value) / scale
-        return zero + int(np.trunc(ratio + np.copysign(np.float32(0.5), ratio)))
-
-    low, high = {
-        Activation.NONE: (-128, 127),
-        Activation.RELU: (quantized(0.0), 127),
-        Activation.RELU6: (quantized(0.0), quantized(6.0)),
-        Activation.RELU_N1_TO_1: (quantized(-1.0), quantized(1.0)),
-    }[activation]
-    return max(-128, low), min(127, high)
 
 
 def clamp_table(low: int, high: int) -> np.ndarray:

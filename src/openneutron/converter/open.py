@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from openneutron.compiler.compile import compile_graph
+from openneutron.converter.kernel_selection import kernel_selection_code
 from openneutron.converter.neutron_graph import NeutronGraph, write_neutron_graph
 from openneutron.converter.protocol import ConvertedModel
 from openneutron.litert.file import read
@@ -30,13 +31,18 @@ class OpenConverter:
             kernels=b"",
             scratch_bytes=compiled.scratch_bytes,
         )
+        name = "openneutron " + ".".join(map(str, compiled.program.converter_version))
+        selection = (
+            kernel_selection_code(compiled.kernels, name) if options.dump_kernel_selection_code else None
+        )
         return ConvertedModel(
-            converter="openneutron " + ".".join(map(str, compiled.program.converter_version)),
+            converter=name,
             microcode=compiled.microcode,
             weights=compiled.weights,
             kernels=b"",
             scratch_bytes=compiled.scratch_bytes,
             prefetch_bytes=compiled.prefetch_bytes,
+            kernel_selection_code=selection,
             neutron_litert=write_neutron_graph(parts),
             compiled=compiled,
         )

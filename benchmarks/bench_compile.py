@@ -1,0 +1,43 @@
+"""Compile time from LiteRT bytes to microcode, and the cycle estimate beside published measurements."""
+
+from __future__ import annotations
+
+import time
+
+from networks import NETWORKS
+
+from openneutron.compiler.compile import compile_graph
+from openneutron.litert.file import read, write
+from openneutron.options import CompileOptions
+from openneutron.target import find_target
+
+# Whole-inference cycles published for i.MX RT700 at 324 MHz.
+PUBLISHED = {"CifarNet": 332_748, "DS-CNN (MLPerf Tiny)": 186_624, "MobileNetV1-0.25-128": 893_916}
+
+
+def main() -> None:
+    """Print the table."""
+    target = find_target("imxrt700")
+    print(
+        f"{'network':<24}{'seconds':>9}{'weights':>12}{'MACs':>14}{'cycles (est.)':>15}{'published':>11}{'error':>8}"
+    )
+    for name, make in NETWORKS.items():
+        try:
+            raw = write(make())
+        except FileNotFoundError as error:
+            print(f"{name:<24}skipped: {error.filename} is absent")
+            continue
+        begun = time.perf_counter()
+        compiled = compile_graph(read(raw), target, CompileOptions())
+        seconds = time.perf_counter() - begun
+        known = PUBLISHED.get(name)
+        published = f"{known:,}" if known else "-"
+        error_text = f"{compiled.cycles / known - 1:+.1%}" if known else "-"
+        print(
+            f"{name:<24}{seconds:>9.2f}{len(compiled.weights):>12,}{compiled.macs:>14,}{compiled.cycles:>15,}"
+            f"{published:>11}{error_text:>8}"
+        )
+
+
+if __name__ == "__main__":
+    main()
