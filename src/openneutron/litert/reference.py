@@ -17,8 +17,13 @@ class Reference:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
         raw = write(model) if isinstance(model, Graph) else model
+        # All tensors kept: when they share memory, LiteRT 2.3.0 lets a tensor that is still to be read be
+        # overwritten (seen with RESHAPE in place and an op nobody reads), and the kernels are not to blame.
         self._interpreter = Interpreter(
-            model_content=raw, experimental_op_resolver_type=OpResolverType.BUILTIN_REF, num_threads=1
+            model_content=raw,
+            experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
+            experimental_preserve_all_tensors=True,
+            num_threads=1,
         )
         self._interpreter.allocate_tensors()
         # Subgraph order, not the order of names that the details come in.
