@@ -1,4 +1,4 @@
-"""LiteRT graphs for tests, built as the lowering builds them: tensors as is, each spatial op in transposes."""
+"""LiteRT graphs for tests, built as the lowering builds them: tensors as is, spatial ops in transposes."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def inputs_for(graph: Graph, seed: int = 0) -> list[np.ndarray]:
 def run_oracle(graph: Graph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Run on the reference kernels, with a buffer for each tensor.
 
-    LiteRT 2.3.0 gives a RESHAPE its operand's buffer and lets the next op write into it, even if the operand is
-    still to be read: y = a + b; z = reshape(y) + c; relu(y) comes out wrong. Kept tensors share no buffers.
+    LiteRT 2.3.0 gives a RESHAPE its operand's buffer and lets the next op write into it, even if the operand
+    is still to be read: y = a + b; z = reshape(y) + c; relu(y) comes out wrong. Kept tensors share none.
     """
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
@@ -85,7 +85,9 @@ class Naive(Builder):
         scale = Quant.per_tensor(x.quant.scale[0] * 0.01)
         return self.const(self.random.integers(-500, 500, size).astype(np.int32), scale, "bias")
 
-    def conv(self, x: Tensor, channels: int = 4, kernel: int = 3, stride: int = 1, same: bool = True) -> Tensor:
+    def conv(
+        self, x: Tensor, channels: int = 4, kernel: int = 3, stride: int = 1, same: bool = True
+    ) -> Tensor:
         last = self.to_channels_last(x)
         n, h, w, c = last.shape
         if same:
@@ -104,10 +106,14 @@ class Naive(Builder):
     def pool(self, x: Tensor, kind: Builtin = Builtin.MAX_POOL_2D) -> Tensor:
         last = self.to_channels_last(x)
         n, h, w, c = last.shape
-        options = {"filterHeight": 2, "filterWidth": 2, "strideH": 2, "strideW": 2, "padding": int(Padding.VALID)}
-        return self.to_channels_first(
-            self.op(kind, [last], (n, h // 2, w // 2, c), x.quant, options=options)
-        )
+        options = {
+            "filterHeight": 2,
+            "filterWidth": 2,
+            "strideH": 2,
+            "strideW": 2,
+            "padding": int(Padding.VALID),
+        }
+        return self.to_channels_first(self.op(kind, [last], (n, h // 2, w // 2, c), x.quant, options=options))
 
     def unary(self, kind: Builtin, x: Tensor, quant: Quant | None = None) -> Tensor:
         return self.op(kind, [x], x.shape, quant or x.quant)
@@ -151,7 +157,9 @@ def graphs(draw: st.DrawFn, size: int = 10) -> Graph:
     """Random graphs of up to `size` lowered operators, with branches and several outputs."""
     b = Naive(draw(st.integers(0, 99)))
     n = draw(st.sampled_from([1, 2]))
-    shapes = draw(st.lists(st.sampled_from([(n, 4, 6, 6), (n, 4, 1, 1), (n, 1, 6, 6)]), min_size=1, max_size=2))
+    shapes = draw(
+        st.lists(st.sampled_from([(n, 4, 6, 6), (n, 4, 1, 1), (n, 1, 6, 6)]), min_size=1, max_size=2)
+    )
     live = []
     for shape in shapes:
         if draw(st.booleans()):  # as torch sees a channels-last model: a permuted view of what is in memory
@@ -176,7 +184,9 @@ def _step(draw: st.DrawFn, b: Naive, x: Tensor, live: list[Tensor]) -> Tensor:
     if choice == "requantize":
         return b.requantize(x, draw(st.sampled_from([Q, Q2])))
     if choice == "constant":
-        shape = draw(st.sampled_from([x.shape, (1,) * x.rank, x.shape[1:], (1, *x.shape[1:2]) + (1,) * (x.rank - 2)]))
+        shape = draw(
+            st.sampled_from([x.shape, (1,) * x.rank, x.shape[1:], (1, *x.shape[1:2]) + (1,) * (x.rank - 2)])
+        )
         kind = draw(st.sampled_from([Builtin.ADD, Builtin.MUL, Builtin.SUB]))
         return b.binary(kind, x, b.values(*shape))
     if choice in ("binary", "concat"):
@@ -184,13 +194,19 @@ def _step(draw: st.DrawFn, b: Naive, x: Tensor, live: list[Tensor]) -> Tensor:
         if choice == "binary":
             fits = [t for t in live if t.rank == x.rank and _broadcasts(t, x)]
             return b.binary(draw(st.sampled_from([Builtin.ADD, Builtin.MUL])), x, draw(st.sampled_from(fits)))
-        fits = [t for t in live if t.rank == x.rank and t.quant == x.quant
-                and all(p == q for i, (p, q) in enumerate(zip(t.shape, x.shape, strict=True)) if i != axis)]  # fmt: skip
+        fits = [t for t in live if t.rank == x.rank and t.quant == x.quant]
+        fits = [t for t in fits if _but(t.shape, axis) == _but(x.shape, axis)]
         return b.concat([x, draw(st.sampled_from(fits))], axis)
     if choice == "reshape":
         n, c, *rest = x.shape
         spatial = int(np.prod(rest))
-        targets = [(n, c, spatial), (n, c, spatial, 1), (n, c, 1, spatial), (n, c * spatial, 1), (n, 1, c, spatial)]
+        targets = [
+            (n, c, spatial),
+            (n, c, spatial, 1),
+            (n, c, 1, spatial),
+            (n, c * spatial, 1),
+            (n, 1, c, spatial),
+        ]
         return b.reshape(x, draw(st.sampled_from(targets)))
     if choice == "flatten":
         return b.reshape(x, (x.shape[0], x.elements // x.shape[0]))
@@ -217,9 +233,15 @@ def _step(draw: st.DrawFn, b: Naive, x: Tensor, live: list[Tensor]) -> Tensor:
     if choice == "softmax":
         return b.requantize(b.softmax(x), Q)
     if x.rank == 4:
-        return b.conv(x, draw(st.sampled_from([2, 4])), draw(st.sampled_from([1, 3])), draw(st.sampled_from([1, 2])))
+        return b.conv(
+            x, draw(st.sampled_from([2, 4])), draw(st.sampled_from([1, 3])), draw(st.sampled_from([1, 2]))
+        )
     return b.relu(x)
 
 
 def _broadcasts(a: Tensor, b: Tensor) -> bool:
     return all(p == q or 1 in (p, q) for p, q in zip(a.shape, b.shape, strict=True))
+
+
+def _but(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return shape[:axis] + shape[axis + 1 :]
