@@ -2,7 +2,8 @@
  *
  * Fixed point as in LiteRT's reference: the difference to the row's maximum is scaled to Q5.26, its exponential
  * taken in Q0.31, summed in Q12.19, and divided through a reciprocal found by Newton's method. Q m.n below means
- * m integer and n fraction bits of an int32; a product of Qa and Qb is Q(a+b).
+ * m integer and n fraction bits of an int32; a product of Qa and Qb is Q(a+b). Where the sum reaches 512 the
+ * reference aborts (a shift by 32); here every share is then below half a step, and 0.
  */
 #include "arithmetic.h"
 #include "kernel.h"
@@ -84,7 +85,7 @@ static void row(const NeutronSoftmaxParams *p, const int8_t *in, int8_t *out) {
         int32_t difference = in[i] - largest, result = -128;
         if (difference >= p->diff_min) {
             int32_t share = neutron_high_mul(scale, exp_negative(scaled_difference(p, difference)));
-            result = neutron_clamp(neutron_shift_right(share, bits) - 128, -128, 127);
+            result = neutron_clamp((bits < 32u ? neutron_shift_right(share, bits) : 0) - 128, -128, 127);
         }
         out[i] = (int8_t)result;
     }

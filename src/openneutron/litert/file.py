@@ -95,7 +95,8 @@ def write(graph: Graph, description: str = "OpenNeutron") -> bytes:
         code = schema.OperatorCodeT()
         code.builtinCode = kind
         code.deprecatedBuiltinCode = min(kind, 127)
-        code.version = 1  # LiteRT's kernels look at what a tensor is, not at the version
+        # LiteRT's kernels look at what a tensor is, not at the version; one is registered from version 2 on.
+        code.version = 2 if kind == Builtin.BROADCAST_TO else 1
         code.customCode = custom.encode() if custom else None
         model.operatorCodes.append(code)
     builder = flatbuffers.Builder(1 << 16)

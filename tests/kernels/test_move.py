@@ -1,0 +1,147 @@
+"""Kernels that move data equal the oracle, case by case."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from openneutron.litert.ir import Builtin, Op, Tensor, constant
+from tests.kernels.harness import Maker, check_cases
+
+
+def _shape(make: Maker, low: int, high: int, most: int = 6) -> list[int]:
+    return [make.size(1, most) for _ in range(make.size(low, high))]
+
+
+def _like(make: Maker, source: Tensor, shape: object) -> Tensor:
+    return make.tensor(shape, source.quant, source.dtype)  # type: ignore[arg-type]
+
+
+def _any(make: Maker, shape: list[int]) -> Tensor:
+    return make.tensor(shape, None, make.pick("int8", "int8", "int8", "float32"))
+
+
+def transpose(make: Maker) -> Op:
+    source = _any(make, _shape(make, 1, 6, 4))
+    perm = make.rng.permutation(source.rank)
+    out = _like(make, source, [source.shape[p] for p in perm])
+    return Op(Builtin.TRANSPOSE, [source, make.ints(perm)], [out], {})
+
+
+def slice_(make: Maker) -> Op:
+    source = _any(make, _shape(make, 1, 5))
+    begin = [make.size(0, d - 1) for d in source.shape]
+    size = [make.size(1, d - b) for d, b in zip(source.shape, begin, strict=True)]
+    return Op(Builtin.SLICE, [source, make.ints(begin), make.ints(size)], [_like(make, source, size)], {})
+
+
+def strided_slice(make: Maker) -> Op:
+    source = make.tensor(_shape(make, 1, 4, 9))
+    begin, end, step, shape = [], [], [], []
+    end_mask = 0
+    for axis, d in enumerate(source.shape):
+        b, s = make.size(0, d - 1), make.pick(1, 1, 2, 3, -1, -2)
+        if s > 0:
+            e = make.size(b + 1, d)
+            shape.append(len(range(b, e, s)))
+        else:
+            e = 0
+            end_mask |= 1 << axis  # down to index 0, which only the mask can say
+            shape.append(len(range(b, -1, s)))
+        begin, end, step = [*begin, b], [*end, e], [*step, s]
+    options = {"beginMask": 0, "endMask": end_mask, "ellipsisMask": 0, "newAxisMask": 0, "shrinkAxisMask": 0}
+    inputs = [source, make.ints(begin), make.ints(end), make.ints(step)]
+    return Op(Builtin.STRIDED_SLICE, inputs, [_like(make, source, shape)], options)
+
+
+def concat(make: Maker) -> Op:
+    shape = _shape(make, 1, 4)
+    axis = make.size(0, len(shape) - 1)
+    first = make.tensor(shape)
+    parts = [first]
+    for _ in range(make.size(1, 2)):
+        parts.append(_like(make, first, [make.size(1, 5) if a == axis else d for a, d in enumerate(shape)]))
+    total = [sum(p.shape[axis] for p in parts) if a == axis else d for a, d in enumerate(shape)]
+    options = {"axis": make.pick(axis, axis - len(shape)), "fusedActivationFunction": 0}
+    return Op(Builtin.CONCATENATION, list(parts), [_like(make, first, total)], options)
+
+
+def pad(make: Maker) -> Op:
+    source = make.tensor(_shape(make, 1, 4))
+    pads = make.rng.integers(0, 3, (source.rank, 2))
+    out = _like(make, source, np.array(source.shape) + pads.sum(axis=1))
+    inputs = [source, make.ints(pads)]
+    if make.size(0, 2) == 0:
+        value = np.array([make.size(-128, 127)], np.int8)
+        return Op(Builtin.PADV2, [*inputs, constant(f"{source.name}_v", value, source.quant)], [out], {})
+    return Op(Builtin.PAD, inputs, [out], {})
+
+
+def mirror_pad(make: Maker) -> Op:
+    source = make.tensor(_shape(make, 1, 4))
+    mode = make.size(0, 1)
+    most = [d - 1 + mode for d in source.shape]
+    pads = np.array([[make.size(0, m), make.size(0, m)] for m in most])
+    out = _like(make, source, np.array(source.shape) + pads.sum(axis=1))
+    return Op(Builtin.MIRROR_PAD, [source, make.ints(pads)], [out], {"mode": mode})
+
+
+def tile(make: Maker) -> Op:
+    source = make.tensor(_shape(make, 1, 4, 4))
+    repeats = [make.size(1, 3) for _ in source.shape]
+    out = _like(make, source, np.array(source.shape) * repeats)
+    return Op(Builtin.TILE, [source, make.ints(repeats)], [out], {})
+
+
+def broadcast_to(make: Maker) -> Op:
+    shape = _shape(make, 1, 5, 4)
+    given = [d if make.size(0, 1) else 1 for d in shape][make.size(0, len(shape) - 1) :]
+    source = make.tensor(given)
+    return Op(Builtin.BROADCAST_TO, [source, make.ints(shape)], [_like(make, source, shape)], {})
+
+
+def depth_space(make: Maker) -> Op:
+    block = make.size(1, 3)
+    n, h, w, c = make.size(1, 2), make.size(1, 4), make.size(1, 4), make.size(1, 5)
+    shallow, deep = (n, h * block, w * block, c), (n, h, w, c * block * block)
+    kind = make.pick(Builtin.DEPTH_TO_SPACE, Builtin.SPACE_TO_DEPTH)
+    before, after = (deep, shallow) if kind is Builtin.DEPTH_TO_SPACE else (shallow, deep)
+    source = make.tensor(before)
+    return Op(kind, [source], [_like(make, source, after)], {"blockSize": block})
+
+
+def gather(make: Maker) -> Op:
+    source = make.tensor(_shape(make, 1, 4))
+    axis = make.size(0, source.rank - 1)
+    index = make.rng.integers(0, source.shape[axis], _shape(make, 1, 2, 4))
+    out = _like(make, source, (*source.shape[:axis], *index.shape, *source.shape[axis + 1 :]))
+    return Op(Builtin.GATHER, [source, make.ints(index)], [out], {"axis": axis, "batchDims": 0})
+
+
+def resize(make: Maker) -> Op:
+    kind = make.pick(Builtin.RESIZE_NEAREST_NEIGHBOR, Builtin.RESIZE_BILINEAR)
+    source = make.tensor((make.size(1, 2), make.size(1, 8), make.size(1, 8), make.size(1, 5)))
+    size = (make.size(1, 20), make.size(1, 20))
+    align, half = make.pick((False, False), (True, False), (False, True))
+    out = _like(make, source, (source.shape[0], *size, source.shape[3]))
+    return Op(kind, [source, make.ints(size)], [out], {"alignCorners": align, "halfPixelCenters": half})
+
+
+@pytest.mark.parametrize(
+    ("case", "count"),
+    [
+        (transpose, 600),
+        (slice_, 300),
+        (strided_slice, 400),
+        (concat, 400),
+        (pad, 500),
+        (mirror_pad, 300),
+        (tile, 200),
+        (broadcast_to, 200),
+        (depth_space, 200),
+        (gather, 200),
+        (resize, 700),
+    ],
+)
+def test_equals_oracle(case, count):
+    check_cases(case, count, seed=7, batch=60)
