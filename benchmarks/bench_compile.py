@@ -18,9 +18,8 @@ PUBLISHED = {"CifarNet": 332_748, "DS-CNN (MLPerf Tiny)": 186_624, "MobileNetV1-
 def main() -> None:
     """Print the table."""
     target = find_target("imxrt700")
-    print(
-        f"{'network':<24}{'seconds':>9}{'weights':>12}{'MACs':>14}{'cycles (est.)':>15}{'published':>11}{'error':>8}"
-    )
+    titles = f"{'seconds':>9}{'weights':>12}{'MACs':>14}{'cycles (est.)':>15}{'published':>11}{'error':>8}"
+    print(f"{'network':<24}{titles}")
     for name, make in NETWORKS.items():
         try:
             raw = write(make())

@@ -246,6 +246,67 @@ class RandomGraph:
             Builtin.MEAN, [x, self.b.ints((1, 2))], shape, self._quant(), options={"keepDims": True}
         )
 
+    def do_broadcast(self, x):
+        """Channel attention: a map times its own mean."""
+        mean = self.do_mean(x)
+        if mean is None:
+            return None
+        kind = self._pick([Builtin.MUL, Builtin.ADD, Builtin.SQUARED_DIFFERENCE])
+        options = {} if kind is Builtin.SQUARED_DIFFERENCE else {"fusedActivationFunction": 0}
+        return self.b.op(kind, [x, mean], x.shape, self._quant(), options=options)
+
+    def do_prelu(self, x):
+        slope = self.b.const(self._int8((1,) * (x.rank - 1) + x.shape[-1:]), self._quant())
+        return self.b.op(Builtin.PRELU, [x, slope], x.shape, self._quant())
+
+    def do_transpose_conv(self, x):
+        if x.rank != 4 or x.elements > 400:
+            return None
+        channels, kernel, stride = self._int(1, 5), self._int(2, 3), self._int(1, 2)
+        w, b = self._weights((channels, kernel, kernel, x.shape[3]), x, axis=0)
+        shape = (x.shape[0], x.shape[1] * stride, x.shape[2] * stride, channels)
+        options = {"padding": int(Padding.SAME), "strideH": stride, "strideW": stride}
+        return self.b.op(
+            Builtin.TRANSPOSE_CONV, [self.b.ints(shape), w, x, b], shape, self._quant(), options=options
+        )
+
+    def do_matmul(self, x):
+        if x.rank < 3 or x.elements > 1500:
+            return None
+        options = {"adjX": False, "adjY": True}
+        return self.b.op(
+            Builtin.BATCH_MATMUL, [x, x], (*x.shape[:-1], x.shape[-2]), self._quant(), options=options
+        )
+
+    def do_resize(self, x):
+        if x.rank != 4 or x.elements > 600:
+            return None
+        kind = self._pick([Builtin.RESIZE_BILINEAR, Builtin.RESIZE_NEAREST_NEIGHBOR])
+        size = (2 * x.shape[1], 2 * x.shape[2])
+        options = {"alignCorners": False, "halfPixelCenters": self.rng.random() < 0.5}
+        shape = (x.shape[0], *size, x.shape[3])
+        return self.b.op(kind, [x, self.b.ints(size)], shape, x.quant, options=options)
+
+    def do_extremum_over_an_axis(self, x):
+        axis = self._int(0, x.rank - 1)
+        shape = [1 if a == axis else d for a, d in enumerate(x.shape)]
+        kind = self._pick([Builtin.REDUCE_MAX, Builtin.REDUCE_MIN])
+        return self.b.op(kind, [x, self.b.ints([axis])], shape, x.quant, options={"keepDims": True})
+
+    def do_tile(self, x):
+        times = [self._pick([1, 1, 2]) for _ in x.shape]
+        if x.elements * np.prod(times) > 3000:
+            return None
+        shape = [d * t for d, t in zip(x.shape, times, strict=True)]
+        return self.b.op(Builtin.TILE, [x, self.b.ints(times)], shape, x.quant)
+
+    def do_mirror_pad(self, x):
+        amounts = np.array([[min(1, d - 1), 0] for d in x.shape], np.int32)
+        shape = [d + int(a.sum()) for d, a in zip(x.shape, amounts, strict=True)]
+        if np.prod(shape) > 3000:
+            return None
+        return self.b.op(Builtin.MIRROR_PAD, [x, self.b.const(amounts)], shape, x.quant, options={"mode": 0})
+
     # --- helpers ---
 
     def _conv(self, x, depthwise):

