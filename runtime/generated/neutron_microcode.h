@@ -2,6 +2,7 @@
 #ifndef NEUTRON_MICROCODE_H
 #define NEUTRON_MICROCODE_H
 
+#include <assert.h>  /* static_assert, in C as in C++ */
 #include <stdint.h>
 
 #define NEUTRON_MAGIC 0x314E4E4Fu
@@ -73,7 +74,7 @@ typedef struct {
     uint16_t rows;
     uint32_t offset;
 } NeutronRef;
-_Static_assert(sizeof(NeutronRef) == 8u, "layout of NeutronRef");
+static_assert(sizeof(NeutronRef) == 8u, "layout of NeutronRef");
 
 /* An NHWC feature map of int8: bytes between neighbouring pixels and between rows, dense over the batch. */
 typedef struct {
@@ -81,7 +82,7 @@ typedef struct {
     uint32_t pixel;
     uint32_t row;
 } NeutronView;
-_Static_assert(sizeof(NeutronView) == 16u, "layout of NeutronView");
+static_assert(sizeof(NeutronView) == 16u, "layout of NeutronView");
 
 /* Geometry of a sliding window: output row y reads input rows y*stride_h - pad_top + k*dilation_h.
  *
@@ -106,7 +107,7 @@ typedef struct {
     uint32_t y0;
     uint32_t y1;
 } NeutronWindow;
-_Static_assert(sizeof(NeutronWindow) == 68u, "layout of NeutronWindow");
+static_assert(sizeof(NeutronWindow) == 68u, "layout of NeutronWindow");
 
 /* Two inputs and an output walked together over `dims`; strides in bytes, 0 where an input is broadcast. */
 typedef struct {
@@ -118,7 +119,7 @@ typedef struct {
     int32_t b_strides[6];
     int32_t output_strides[6];
 } NeutronBroadcast;
-_Static_assert(sizeof(NeutronBroadcast) == 120u, "layout of NeutronBroadcast");
+static_assert(sizeof(NeutronBroadcast) == 120u, "layout of NeutronBroadcast");
 
 /* A program input or output: dense, `bytes` long. */
 typedef struct {
@@ -128,7 +129,7 @@ typedef struct {
     uint32_t reserved;
     uint32_t dims[8];
 } NeutronDescriptor;
-_Static_assert(sizeof(NeutronDescriptor) == 48u, "layout of NeutronDescriptor");
+static_assert(sizeof(NeutronDescriptor) == 48u, "layout of NeutronDescriptor");
 
 /* The first 160 bytes. Words 6, 7, 9, 10, 11 and 12 are where NXP's runtime looks for the same sizes. */
 typedef struct {
@@ -155,13 +156,13 @@ typedef struct {
     uint32_t reserved3[3];
     char converter[32];
 } NeutronHeader;
-_Static_assert(sizeof(NeutronHeader) == 160u, "layout of NeutronHeader");
+static_assert(sizeof(NeutronHeader) == 160u, "layout of NeutronHeader");
 
 /* Block until the last prefetch on `channel` has finished. */
 typedef struct {
     uint32_t channel;
 } NeutronWaitParams;
-_Static_assert(sizeof(NeutronWaitParams) == 4u, "layout of NeutronWaitParams");
+static_assert(sizeof(NeutronWaitParams) == 4u, "layout of NeutronWaitParams");
 
 /* Start copying constants from WEIGHTS to PREFETCH on `channel`; a `Wait` must precede their use. */
 typedef struct {
@@ -170,7 +171,7 @@ typedef struct {
     uint32_t size;
     uint32_t channel;
 } NeutronPrefetchParams;
-_Static_assert(sizeof(NeutronPrefetchParams) == 24u, "layout of NeutronPrefetchParams");
+static_assert(sizeof(NeutronPrefetchParams) == 24u, "layout of NeutronPrefetchParams");
 
 /* Copy elements between two strided layouts; strides in bytes, an input stride may be negative or 0. */
 typedef struct {
@@ -181,7 +182,7 @@ typedef struct {
     int32_t input_strides[6];
     int32_t output_strides[6];
 } NeutronCopyParams;
-_Static_assert(sizeof(NeutronCopyParams) == 92u, "layout of NeutronCopyParams");
+static_assert(sizeof(NeutronCopyParams) == 92u, "layout of NeutronCopyParams");
 
 /* Set a strided block of elements to one value (the low `element_bytes` bytes of `value`). */
 typedef struct {
@@ -191,7 +192,7 @@ typedef struct {
     uint32_t dims[6];
     int32_t output_strides[6];
 } NeutronFillParams;
-_Static_assert(sizeof(NeutronFillParams) == 64u, "layout of NeutronFillParams");
+static_assert(sizeof(NeutronFillParams) == 64u, "layout of NeutronFillParams");
 
 /* Copy runs from table-driven places: out[i0]..[i5] = in + t0[i0] + ... + t5[i5], `run` bytes each.
  *
@@ -205,7 +206,7 @@ typedef struct {
     uint32_t run;
     uint32_t input_bytes;
 } NeutronGatherParams;
-_Static_assert(sizeof(NeutronGatherParams) == 56u, "layout of NeutronGatherParams");
+static_assert(sizeof(NeutronGatherParams) == 56u, "layout of NeutronGatherParams");
 
 /* int8 convolution, one group; `weights` packed in blocks of 8 channels x 4 values (see `pack_matrix`).
  *
@@ -222,7 +223,7 @@ typedef struct {
     int32_t clamp_min;
     int32_t clamp_max;
 } NeutronConv2DParams;
-_Static_assert(sizeof(NeutronConv2DParams) == 132u, "layout of NeutronConv2DParams");
+static_assert(sizeof(NeutronConv2DParams) == 132u, "layout of NeutronConv2DParams");
 
 /* Conv2D with a 1x1 window and no padding: the input is used in place. */
 typedef struct {
@@ -236,7 +237,7 @@ typedef struct {
     int32_t clamp_min;
     int32_t clamp_max;
 } NeutronConv2DPointwiseParams;
-_Static_assert(sizeof(NeutronConv2DPointwiseParams) == 132u, "layout of NeutronConv2DPointwiseParams");
+static_assert(sizeof(NeutronConv2DPointwiseParams) == 132u, "layout of NeutronConv2DPointwiseParams");
 
 /* int8 depthwise convolution, out_c a multiple of in_c; `weights` int8[kernel_h][kernel_w][out_c].
  *
@@ -253,7 +254,7 @@ typedef struct {
     int32_t clamp_min;
     int32_t clamp_max;
 } NeutronDepthwiseConv2DParams;
-_Static_assert(sizeof(NeutronDepthwiseConv2DParams) == 132u, "layout of NeutronDepthwiseConv2DParams");
+static_assert(sizeof(NeutronDepthwiseConv2DParams) == 132u, "layout of NeutronDepthwiseConv2DParams");
 
 /* rows x in_features times packed weights; `bias` int32[out_features] with the zero point folded in.
  *
@@ -272,7 +273,7 @@ typedef struct {
     int32_t clamp_min;
     int32_t clamp_max;
 } NeutronFullyConnectedParams;
-_Static_assert(sizeof(NeutronFullyConnectedParams) == 64u, "layout of NeutronFullyConnectedParams");
+static_assert(sizeof(NeutronFullyConnectedParams) == 64u, "layout of NeutronFullyConnectedParams");
 
 /* output[batch][m][n] = sum over k of lhs[m][k] * rhs[k][n], both activations; strides in bytes. */
 typedef struct {
@@ -297,7 +298,7 @@ typedef struct {
     int32_t clamp_min;
     int32_t clamp_max;
 } NeutronBatchMatmulParams;
-_Static_assert(sizeof(NeutronBatchMatmulParams) == 128u, "layout of NeutronBatchMatmulParams");
+static_assert(sizeof(NeutronBatchMatmulParams) == 128u, "layout of NeutronBatchMatmulParams");
 
 /* int8 average over the taps inside the input, rounded half away from zero; in_c == out_c. */
 typedef struct {
@@ -307,7 +308,7 @@ typedef struct {
     int32_t clamp_min;
     int32_t clamp_max;
 } NeutronAveragePool2DParams;
-_Static_assert(sizeof(NeutronAveragePool2DParams) == 108u, "layout of NeutronAveragePool2DParams");
+static_assert(sizeof(NeutronAveragePool2DParams) == 108u, "layout of NeutronAveragePool2DParams");
 
 /* int8 maximum over the taps inside the input; in_c == out_c. */
 typedef struct {
@@ -317,7 +318,7 @@ typedef struct {
     int32_t clamp_min;
     int32_t clamp_max;
 } NeutronMaxPool2DParams;
-_Static_assert(sizeof(NeutronMaxPool2DParams) == 108u, "layout of NeutronMaxPool2DParams");
+static_assert(sizeof(NeutronMaxPool2DParams) == 108u, "layout of NeutronMaxPool2DParams");
 
 /* int8 sum or mean: the sum over `reduced` of (value - input_zero), scaled by the multiplier; dense output. */
 typedef struct {
@@ -332,7 +333,7 @@ typedef struct {
     int32_t multiplier;
     int32_t shift;
 } NeutronReduceSumParams;
-_Static_assert(sizeof(NeutronReduceSumParams) == 128u, "layout of NeutronReduceSumParams");
+static_assert(sizeof(NeutronReduceSumParams) == 128u, "layout of NeutronReduceSumParams");
 
 /* int8 maximum (`minimum` 0) or minimum (1) over `reduced`; dense output. */
 typedef struct {
@@ -344,7 +345,7 @@ typedef struct {
     int32_t reduced_strides[6];
     uint32_t minimum;
 } NeutronReduceExtremumParams;
-_Static_assert(sizeof(NeutronReduceExtremumParams) == 116u, "layout of NeutronReduceExtremumParams");
+static_assert(sizeof(NeutronReduceExtremumParams) == 116u, "layout of NeutronReduceExtremumParams");
 
 /* int8 a + b: both shifted left and scaled to a common scale, added, scaled back. Subtraction negates b. */
 typedef struct {
@@ -362,7 +363,7 @@ typedef struct {
     int32_t clamp_min;
     int32_t clamp_max;
 } NeutronAddParams;
-_Static_assert(sizeof(NeutronAddParams) == 168u, "layout of NeutronAddParams");
+static_assert(sizeof(NeutronAddParams) == 168u, "layout of NeutronAddParams");
 
 /* int8 (a - a_zero) * (b - b_zero), scaled. */
 typedef struct {
@@ -375,14 +376,14 @@ typedef struct {
     int32_t clamp_min;
     int32_t clamp_max;
 } NeutronMulParams;
-_Static_assert(sizeof(NeutronMulParams) == 148u, "layout of NeutronMulParams");
+static_assert(sizeof(NeutronMulParams) == 148u, "layout of NeutronMulParams");
 
 /* int8 maximum (`minimum` 0) or minimum (1) of two inputs of one quantization. */
 typedef struct {
     NeutronBroadcast walk;
     uint32_t minimum;
 } NeutronExtremumParams;
-_Static_assert(sizeof(NeutronExtremumParams) == 124u, "layout of NeutronExtremumParams");
+static_assert(sizeof(NeutronExtremumParams) == 124u, "layout of NeutronExtremumParams");
 
 /* int8 (a - b)^2; fields as for Add. */
 typedef struct {
@@ -400,7 +401,7 @@ typedef struct {
     int32_t clamp_min;
     int32_t clamp_max;
 } NeutronSquaredDifferenceParams;
-_Static_assert(sizeof(NeutronSquaredDifferenceParams) == 168u, "layout of NeutronSquaredDifferenceParams");
+static_assert(sizeof(NeutronSquaredDifferenceParams) == 168u, "layout of NeutronSquaredDifferenceParams");
 
 /* int8 a where a >= 0, else a * b (the slope): one multiplier for each case. */
 typedef struct {
@@ -413,7 +414,7 @@ typedef struct {
     int32_t negative_multiplier;
     int32_t negative_shift;
 } NeutronPreluParams;
-_Static_assert(sizeof(NeutronPreluParams) == 148u, "layout of NeutronPreluParams");
+static_assert(sizeof(NeutronPreluParams) == 148u, "layout of NeutronPreluParams");
 
 /* One byte in, one byte out through table[256], indexed by the value's bits; `rows` runs of `length` bytes. */
 typedef struct {
@@ -425,7 +426,7 @@ typedef struct {
     uint32_t input_pitch;
     uint32_t output_pitch;
 } NeutronTableParams;
-_Static_assert(sizeof(NeutronTableParams) == 40u, "layout of NeutronTableParams");
+static_assert(sizeof(NeutronTableParams) == 40u, "layout of NeutronTableParams");
 
 /* int8 softmax along dense rows of `depth` values, fixed point. */
 typedef struct {
@@ -437,7 +438,7 @@ typedef struct {
     int32_t shift;
     int32_t diff_min;
 } NeutronSoftmaxParams;
-_Static_assert(sizeof(NeutronSoftmaxParams) == 36u, "layout of NeutronSoftmaxParams");
+static_assert(sizeof(NeutronSoftmaxParams) == 36u, "layout of NeutronSoftmaxParams");
 
 /* int8 bilinear resize of an NHWC map; `tables` holds (low, high, fraction/1024) int32 for each row, column. */
 typedef struct {
@@ -451,7 +452,7 @@ typedef struct {
     uint32_t out_w;
     uint32_t channels;
 } NeutronResizeBilinearParams;
-_Static_assert(sizeof(NeutronResizeBilinearParams) == 48u, "layout of NeutronResizeBilinearParams");
+static_assert(sizeof(NeutronResizeBilinearParams) == 48u, "layout of NeutronResizeBilinearParams");
 
 /* float32 to int8: round(x / scale) + zero, saturated. */
 typedef struct {
@@ -461,7 +462,7 @@ typedef struct {
     float scale;
     int32_t zero;
 } NeutronQuantizeParams;
-_Static_assert(sizeof(NeutronQuantizeParams) == 28u, "layout of NeutronQuantizeParams");
+static_assert(sizeof(NeutronQuantizeParams) == 28u, "layout of NeutronQuantizeParams");
 
 /* int8 to float32: scale * (x - zero). */
 typedef struct {
@@ -471,7 +472,7 @@ typedef struct {
     float scale;
     int32_t zero;
 } NeutronDequantizeParams;
-_Static_assert(sizeof(NeutronDequantizeParams) == 28u, "layout of NeutronDequantizeParams");
+static_assert(sizeof(NeutronDequantizeParams) == 28u, "layout of NeutronDequantizeParams");
 
 /* int32 index of the first largest (`minimum` 0) or smallest (1) value along the middle of outer x axis x inner. */
 typedef struct {
@@ -483,7 +484,7 @@ typedef struct {
     uint32_t minimum;
     uint32_t index_bytes;
 } NeutronArgMaxParams;
-_Static_assert(sizeof(NeutronArgMaxParams) == 36u, "layout of NeutronArgMaxParams");
+static_assert(sizeof(NeutronArgMaxParams) == 36u, "layout of NeutronArgMaxParams");
 
 /* Per kernel: X(KIND, function, parameter struct). */
 #define NEUTRON_FOR_EACH_KERNEL(X) \

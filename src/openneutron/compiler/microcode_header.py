@@ -31,7 +31,7 @@ def _struct(cls: type) -> Iterator[str]:
         else:
             yield f"    {struct_name(word)} {field};"
     yield f"}} {name};"
-    yield f'_Static_assert(sizeof({name}) == {mc.format_of(cls).size}u, "layout of {name}");'
+    yield f'static_assert(sizeof({name}) == {mc.format_of(cls).size}u, "layout of {name}");'
     yield ""
 
 
@@ -51,6 +51,7 @@ def header_text() -> str:
         "#ifndef NEUTRON_MICROCODE_H",
         "#define NEUTRON_MICROCODE_H",
         "",
+        "#include <assert.h>  /* static_assert, in C as in C++ */",
         "#include <stdint.h>",
         "",
         f"#define NEUTRON_MAGIC 0x{mc.MAGIC:08X}u",

@@ -1,0 +1,345 @@
+// The ExecuTorch delegate `NeutronBackend`: loads payloads of the open converter and runs them on the C runtime.
+//
+// A handle lives in the memory of the method that loaded it, with scratch, prefetch and transposed copies of its
+// own, so that methods may run in several threads. The payload stays where ExecuTorch loaded it; it is copied only
+// if that place is not aligned as the runtime needs it.
+#include <cinttypes>
+#include <new>
+
+#include <executorch/runtime/backend/interface.h>
+#include <executorch/runtime/core/event_tracer_hooks_delegate.h>
+#include <executorch/runtime/core/exec_aten/util/tensor_util.h>
+#include <executorch/runtime/platform/log.h>
+
+#include "neutron.h"
+#include "payload.h"
+#include "transpose.h"
+
+namespace openneutron {
+namespace {
+
+using executorch::aten::ScalarType;
+using executorch::aten::Tensor;
+using executorch::runtime::ArrayRef;
+using executorch::runtime::Backend;
+using executorch::runtime::BackendExecutionContext;
+using executorch::runtime::BackendInitContext;
+using executorch::runtime::BackendInterface;
+using executorch::runtime::CompileSpec;
+using executorch::runtime::DelegateHandle;
+using executorch::runtime::Error;
+using executorch::runtime::EValue;
+using executorch::runtime::EventTracer;
+using executorch::runtime::EventTracerEntry;
+using executorch::runtime::FreeableBuffer;
+using executorch::runtime::MemoryAllocator;
+using executorch::runtime::Result;
+using executorch::runtime::Span;
+
+constexpr char kName[] = "NeutronBackend";
+constexpr size_t kMessageBytes = 256;
+
+// Everything one delegate of one loaded method needs.
+struct Handle {
+  Payload payload;
+  NeutronModel model;
+  FreeableBuffer* processed; // freed with the handle, for the model points into it
+  NeutronBuffer scratch, prefetch;
+  NeutronConstBuffer* inputs;
+  NeutronBuffer* outputs;
+  void** transposed; // a buffer per input, then per output; null where none is needed
+};
+
+ScalarType scalar_type(uint32_t dtype) {
+  switch (dtype) {
+    case NEUTRON_DTYPE_INT8:
+      return ScalarType::Char;
+    case NEUTRON_DTYPE_UINT8:
+      return ScalarType::Byte;
+    case NEUTRON_DTYPE_INT16:
+      return ScalarType::Short;
+    case NEUTRON_DTYPE_INT32:
+      return ScalarType::Int;
+    case NEUTRON_DTYPE_INT64:
+      return ScalarType::Long;
+    case NEUTRON_DTYPE_FLOAT32:
+      return ScalarType::Float;
+    case NEUTRON_DTYPE_BOOL:
+      return ScalarType::Bool;
+    default:
+      return ScalarType::Undefined;
+  }
+}
+
+// Memory from ExecuTorch's allocator, or null with a message that says how much was wanted and for what.
+void* allocate(MemoryAllocator* allocator, size_t bytes, const char* purpose) {
+  void* memory = allocator->allocate(bytes, NEUTRON_ALIGNMENT);
+  if (memory == nullptr) {
+    ET_LOG(Error, "%s: no memory for %s: %zu bytes needed; enlarge the method allocator", kName, purpose, bytes);
+  }
+  return memory;
+}
+
+// A size of 0 needs no buffer.
+bool allocate(MemoryAllocator* allocator, uint32_t bytes, const char* purpose, NeutronBuffer* buffer) {
+  *buffer = NeutronBuffer{bytes != 0 ? allocate(allocator, bytes, purpose) : nullptr, bytes};
+  return bytes == 0 || buffer->data != nullptr;
+}
+
+bool is_aligned(const void* address) {
+  return reinterpret_cast<uintptr_t>(address) % NEUTRON_ALIGNMENT == 0;
+}
+
+// `data` itself if it is aligned, else an aligned copy; null if there is no memory for one.
+const uint8_t* at_aligned(MemoryAllocator* allocator, const uint8_t* data, size_t bytes, const char* purpose) {
+  if (is_aligned(data) || bytes == 0) {
+    return data;
+  }
+  void* copy = allocate(allocator, bytes, purpose);
+  return copy != nullptr ? static_cast<const uint8_t*>(std::memcpy(copy, data, bytes)) : nullptr;
+}
+
+Error check_payload(PayloadStatus status, const char* problem) {
+  if (status == PayloadStatus::kOk) {
+    return Error::Ok;
+  }
+  ET_LOG(Error, "%s: %s", kName, problem);
+  return status == PayloadStatus::kDamaged ? Error::InvalidProgram : Error::DelegateInvalidCompatibility;
+}
+
+Error prepare(Handle* handle) {
+  const Payload& payload = handle->payload;
+  const NeutronImage image = {
+      {payload.microcode, payload.microcode_bytes}, {payload.weights, payload.weights_bytes}, 1};
+  const NeutronStatus status = neutron_prepare(&handle->model, &image);
+  if (status == NEUTRON_STATUS_OK) {
+    return Error::Ok;
+  }
+  char text[kMessageBytes];
+  neutron_describe(&handle->model, status, text, sizeof(text));
+  switch (status) {
+    case NEUTRON_STATUS_FORMAT_VERSION:
+    case NEUTRON_STATUS_TARGET:
+    case NEUTRON_STATUS_KERNEL_UNKNOWN:
+    case NEUTRON_STATUS_KERNEL_MISSING: {
+      const auto* header = reinterpret_cast<const NeutronHeader*>(payload.microcode);
+      ET_LOG(
+          Error,
+          "%s: %s: made by converter %u.%u.%u with microcode format %u, this is runtime %d.%d.%d for format %u",
+          kName,
+          text,
+          static_cast<unsigned>(header->converter_version >> 16),
+          static_cast<unsigned>(header->converter_version >> 8 & 255),
+          static_cast<unsigned>(header->converter_version & 255),
+          static_cast<unsigned>(header->format_version),
+          NEUTRON_RUNTIME_VERSION_MAJOR,
+          NEUTRON_RUNTIME_VERSION_MINOR,
+          NEUTRON_RUNTIME_VERSION_PATCH,
+          static_cast<unsigned>(NEUTRON_FORMAT_VERSION));
+      return Error::DelegateInvalidCompatibility;
+    }
+    default:
+      ET_LOG(Error, "%s: %s", kName, text);
+      return Error::InvalidProgram;
+  }
+}
+
+// The tensor behind an argument if it is what the microcode expects, else null with a message.
+const Tensor* find_tensor(const Handle* handle, Span<EValue*> args, size_t port) {
+  const Payload& payload = handle->payload;
+  const bool is_input = port < payload.inputs;
+  const char* what = is_input ? "input" : "output";
+  const size_t index = is_input ? port : port - payload.inputs;
+  const NeutronDescriptor& expected = is_input ? handle->model.inputs[index] : handle->model.outputs[index];
+  const EValue* value = args[payload.maps[port] + (is_input ? 0u : payload.input_args)];
+  if (!value->isTensor()) {
+    ET_LOG(Error, "%s: %s %zu is not a tensor", kName, what, index);
+    return nullptr;
+  }
+  const Tensor& tensor = value->toTensor();
+  if (tensor.scalar_type() != scalar_type(expected.dtype) || tensor.nbytes() != expected.bytes) {
+    ET_LOG(
+        Error,
+        "%s: %s %zu has %zu bytes of type %s, the program was compiled for %u bytes of type %s",
+        kName,
+        what,
+        index,
+        tensor.nbytes(),
+        executorch::runtime::toString(tensor.scalar_type()),
+        static_cast<unsigned>(expected.bytes),
+        executorch::runtime::toString(scalar_type(expected.dtype)));
+    return nullptr;
+  }
+  return &tensor;
+}
+
+// Whether the runtime has to transpose: not if the tensor's memory is channels last already.
+bool needs_transpose(const Handle* handle, size_t port, const Tensor& tensor) {
+  if (handle->payload.formats[port] != kChannelsLast || tensor.dim() < 3) {
+    return false;
+  }
+  return tensor.dim_order()[1] == 1; // logical dimension 1 is the channels
+}
+
+bool transpose_tensor(const Tensor& tensor, const void* from, void* to, bool channels_last) {
+  const auto batch = static_cast<size_t>(tensor.size(0)), channels = static_cast<size_t>(tensor.size(1));
+  const size_t elements = static_cast<size_t>(tensor.numel());
+  if (elements == 0) {
+    return true;
+  }
+  const size_t pixels = elements / batch / channels;
+  const size_t rows = channels_last ? channels : pixels, columns = channels_last ? pixels : channels;
+  return transpose(from, to, batch, rows, columns, static_cast<size_t>(tensor.element_size()));
+}
+
+// One event per kernel call, numbered as in the microcode; the backend's debug handle map names the edge nodes.
+struct Trace {
+  EventTracer* tracer;
+  EventTracerEntry entry;
+
+  static void call(void* context, uint32_t call, uint32_t /*kernel*/, int begin) {
+    auto* trace = static_cast<Trace*>(context);
+    if (begin != 0) {
+      trace->entry = executorch::runtime::event_tracer_start_profiling_delegate(trace->tracer, nullptr, call);
+    } else {
+      executorch::runtime::event_tracer_end_profiling_delegate(trace->tracer, trace->entry);
+    }
+  }
+};
+
+class NeutronBackend final : public BackendInterface {
+ public:
+  bool is_available() const override {
+    return true;
+  }
+
+  Result<DelegateHandle*> init(BackendInitContext& context, FreeableBuffer* processed, ArrayRef<CompileSpec>)
+      const override {
+    Payload payload;
+    const char* problem = "";
+    ET_CHECK_OK_OR_RETURN_ERROR(
+        check_payload(parse_payload(processed->data(), processed->size(), &payload, &problem), problem));
+
+    MemoryAllocator* allocator = context.get_runtime_allocator();
+    void* memory = allocate(allocator, sizeof(Handle), "the handle");
+    if (memory == nullptr) {
+      return Error::MemoryAllocationFailed;
+    }
+    auto* handle = new (memory) Handle{};
+    handle->payload = payload;
+    handle->processed = processed;
+    handle->payload.microcode = at_aligned(allocator, payload.microcode, payload.microcode_bytes, "the microcode");
+    handle->payload.weights = at_aligned(allocator, payload.weights, payload.weights_bytes, "the weights");
+    if (handle->payload.microcode == nullptr || handle->payload.weights == nullptr) {
+      return Error::MemoryAllocationFailed;
+    }
+    ET_CHECK_OK_OR_RETURN_ERROR(prepare(handle));
+    ET_CHECK_OK_OR_RETURN_ERROR(allocate_buffers(allocator, handle));
+    return handle;
+  }
+
+  Error execute(BackendExecutionContext& context, DelegateHandle* opaque, Span<EValue*> args) const override {
+    auto* handle = static_cast<Handle*>(opaque);
+    const Payload& payload = handle->payload;
+    const size_t expected = static_cast<size_t>(payload.input_args) + payload.outputs;
+    if (args.size() != expected) {
+      ET_LOG(Error, "%s: called with %zu arguments, the payload has %zu", kName, args.size(), expected);
+      return Error::InvalidArgument;
+    }
+    for (size_t port = 0; port < static_cast<size_t>(payload.inputs) + payload.outputs; ++port) {
+      ET_CHECK_OK_OR_RETURN_ERROR(bind(handle, args, port));
+    }
+
+    Trace trace{context.event_tracer(), {}};
+    const NeutronHooks hooks = {&trace, nullptr, nullptr, &Trace::call};
+    const NeutronRun run = {
+        handle->inputs,
+        payload.inputs,
+        handle->outputs,
+        payload.outputs,
+        handle->scratch,
+        handle->prefetch,
+        trace.tracer != nullptr ? &hooks : nullptr};
+    const NeutronStatus status = neutron_run(&handle->model, &run);
+    if (status != NEUTRON_STATUS_OK) {
+      char text[kMessageBytes];
+      ET_LOG(Error, "%s: %s", kName, neutron_describe(&handle->model, status, text, sizeof(text)));
+      return Error::Internal;
+    }
+    return write_back(handle, args);
+  }
+
+  void destroy(DelegateHandle* opaque) const override {
+    auto* handle = static_cast<Handle*>(opaque);
+    if (handle != nullptr) {
+      handle->processed->Free();
+      handle->~Handle(); // its memory is the method's
+    }
+  }
+
+ private:
+  static Error allocate_buffers(MemoryAllocator* allocator, Handle* handle) {
+    const Payload& payload = handle->payload;
+    const size_t ports = static_cast<size_t>(payload.inputs) + payload.outputs;
+    handle->inputs = allocator->allocateList<NeutronConstBuffer>(payload.inputs);
+    handle->outputs = allocator->allocateList<NeutronBuffer>(payload.outputs);
+    handle->transposed = allocator->allocateList<void*>(ports);
+    if (handle->inputs == nullptr || handle->outputs == nullptr || handle->transposed == nullptr ||
+        !allocate(allocator, handle->model.scratch_bytes, "the activations", &handle->scratch) ||
+        !allocate(allocator, handle->model.prefetch_bytes, "prefetched weights", &handle->prefetch)) {
+      return Error::MemoryAllocationFailed;
+    }
+    for (size_t port = 0; port < ports; ++port) {
+      const NeutronDescriptor& tensor =
+          port < payload.inputs ? handle->model.inputs[port] : handle->model.outputs[port - payload.inputs];
+      handle->transposed[port] = nullptr;
+      if (payload.formats[port] == kChannelsLast) {
+        handle->transposed[port] = allocate(allocator, tensor.bytes, "a transposed tensor");
+        if (handle->transposed[port] == nullptr) {
+          return Error::MemoryAllocationFailed;
+        }
+      }
+    }
+    return Error::Ok;
+  }
+
+  // Give the runtime the tensor of a port, or the transposed copy of it.
+  static Error bind(Handle* handle, Span<EValue*> args, size_t port) {
+    const Tensor* tensor = find_tensor(handle, args, port);
+    if (tensor == nullptr) {
+      return Error::InvalidArgument;
+    }
+    const bool transposed = needs_transpose(handle, port, *tensor);
+    void* copy = handle->transposed[port];
+    if (port >= handle->payload.inputs) {
+      void* data = transposed ? copy : tensor->mutable_data_ptr();
+      handle->outputs[port - handle->payload.inputs] = NeutronBuffer{data, tensor->nbytes()};
+      return Error::Ok;
+    }
+    if (transposed && !transpose_tensor(*tensor, tensor->const_data_ptr(), copy, true)) {
+      return Error::NotSupported;
+    }
+    handle->inputs[port] = NeutronConstBuffer{transposed ? copy : tensor->const_data_ptr(), tensor->nbytes()};
+    return Error::Ok;
+  }
+
+  // Outputs the runtime wrote channels last, into the caller's channels-first tensors.
+  static Error write_back(Handle* handle, Span<EValue*> args) {
+    const Payload& payload = handle->payload;
+    for (size_t port = payload.inputs; port < static_cast<size_t>(payload.inputs) + payload.outputs; ++port) {
+      const Tensor& tensor = args[payload.maps[port] + static_cast<size_t>(payload.input_args)]->toTensor();
+      if (needs_transpose(handle, port, tensor) &&
+          !transpose_tensor(tensor, handle->transposed[port], tensor.mutable_data_ptr(), false)) {
+        return Error::NotSupported;
+      }
+    }
+    return Error::Ok;
+  }
+};
+
+NeutronBackend backend;
+// A second registration (another library with a backend of this name) is reported by ExecuTorch and ignored here.
+[[maybe_unused]] const Error registered = executorch::runtime::register_backend(Backend{kName, &backend});
+
+} // namespace
+} // namespace openneutron
