@@ -50,11 +50,11 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
         steps, chunks, weights = _emit_in_chunks(plan)
         _check_scratch(plan, sram)
         stream = plan_stream(chunks, sram - plan.scratch_bytes)
-        steps, chunk_lives = stream_calls(steps, stream)
+        steps = stream_calls(steps, stream)
     else:
         pool = ConstPool()
         steps = [emit_step(op, plan, pool) for op in plan.schedule.steps]
-        weights, stream, chunk_lives = pool.bytes(), None, []
+        weights, stream = pool.bytes(), None
         _check_fits(plan, len(weights), sram)
 
     program = Program(
@@ -73,7 +73,7 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
         weights=weights,
         program=program,
         calls=_call_infos(plan, steps, target),
-        buffers=_buffer_infos(plan, steps, stream, chunk_lives),
+        buffers=_buffer_infos(plan, steps, stream),
         scratch_bytes=plan.scratch_bytes,
         scratch_bound=plan.placement.bound,
         prefetch_bytes=program.prefetch_bytes,
@@ -154,10 +154,7 @@ def _call_infos(
 
 
 def _buffer_infos(
-    plan: MemoryPlan,
-    steps: Sequence[Sequence[KernelCall]],
-    stream: Stream | None,
-    chunk_lives: Sequence[tuple[int, int]],
+    plan: MemoryPlan, steps: Sequence[Sequence[KernelCall]], stream: Stream | None
 ) -> tuple[BufferInfo, ...]:
     """The memory map, with steps counted in calls."""
     ends: list[int] = []
@@ -183,9 +180,10 @@ def _buffer_infos(
         if buffer.home is Home.SCRATCH
     ]
     if stream:
-        places = zip(stream.chunks, stream.placement.offsets, chunk_lives, strict=True)
+        places = zip(stream.chunks, stream.starts, stream.placement.offsets, strict=True)
         result += [
-            BufferInfo(c.name, Region.PREFETCH, at, c.nbytes, *span(*life), ()) for c, at, life in places
+            BufferInfo(chunk.name, Region.PREFETCH, at, chunk.nbytes, *span(start, chunk.step), ())
+            for chunk, start, at in places
         ]
     return tuple(result)
 

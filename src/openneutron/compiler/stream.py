@@ -4,14 +4,16 @@ While an operator computes, the constants of the next one are copied, on two cha
 
     prefetch 0 | wait 0, prefetch 1, compute 0 | wait 1, prefetch 2, compute 1 | ...
 
-A copy occupies its place from the moment it starts until its operator is done. Where two neighbours together
-exceed the budget, the second is copied only when the first is done: slower, but it fits.
+A copy occupies its place from the step at which it starts until its operator is done, so starting early
+costs memory. Copies start one step ahead; earlier, while the last operator with constants computes, where
+that needs no more memory; and at their own step, without overlap, where the budget leaves no other way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from openneutron.compiler.emit import map_refs
 from openneutron.compiler.microcode import KernelCall, Prefetch, Ref, Region, Wait
@@ -33,10 +35,10 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Stream:
-    """The chunks in order, whether each is copied ahead of its turn, and their places in PREFETCH."""
+    """The chunks in order, the step at which the copy of each starts, and their places in PREFETCH."""
 
     chunks: tuple[Chunk, ...]
-    ahead: tuple[bool, ...]
+    starts: tuple[int, ...]
     placement: Placement
 
     @property
@@ -46,62 +48,70 @@ class Stream:
 
 
 def plan_stream(chunks: Sequence[Chunk], budget: int) -> Stream:
-    """Decide which copies overlap with computing, and place them within `budget` bytes."""
+    """Decide when each copy starts, and place them within `budget` bytes."""
     for chunk in chunks:
         if aligned(chunk.nbytes) > budget:
             fail(
                 "ON403",
                 chunk.name,
-                f"its constants have {chunk.nbytes:,} bytes, {budget:,} bytes of SRAM are left "
-                "to prefetch them to",
+                f"its constants have {chunk.nbytes:,} bytes; {budget:,} bytes of SRAM are left for them",
                 "Give the program more SRAM (sram_bytes), or split the layer.",
             )
-    # Nothing runs before the first; the others start while their predecessor computes, if both fit.
-    ahead = [
-        index > 0 and aligned(chunks[index - 1].nbytes) + aligned(chunk.nbytes) <= budget
-        for index, chunk in enumerate(chunks)
-    ]
-    while True:
-        placement = place([Block(c.nbytes, i - ahead[i], i) for i, c in enumerate(chunks)])
-        if placement.nbytes <= budget:
-            return Stream(tuple(chunks), tuple(ahead), placement)
-        # Fragmentation: the copy that reaches highest waits for its turn.
-        tops = [(placement.offsets[i] + c.nbytes, i) for i, c in enumerate(chunks) if ahead[i]]
-        ahead[max(tops)[1]] = False
+    starts = [max(chunk.step - 1, 0) for chunk in chunks]
+    while (placement := _placed(chunks, starts)).nbytes > budget:
+        starts = _latest_at_peak(chunks, starts)
+    for index in range(1, len(chunks)):
+        earlier = [*starts[:index], chunks[index - 1].step, *starts[index + 1 :]]
+        if starts[index] == chunks[index].step - 1 > earlier[index]:
+            trial = _placed(chunks, earlier)
+            if trial.nbytes <= placement.nbytes:
+                starts, placement = earlier, trial
+    return Stream(tuple(chunks), tuple(starts), placement)
 
 
-def stream_calls(
-    steps: Sequence[Sequence[KernelCall]], stream: Stream
-) -> tuple[list[list[KernelCall]], list[tuple[int, int]]]:
-    """The calls of every step with the copies they need before them, and (first, last) step of each chunk.
+def _placed(chunks: Sequence[Chunk], starts: Sequence[int]) -> Placement:
+    return place([Block(c.nbytes, start, c.step) for c, start in zip(chunks, starts, strict=True)])
 
-    Addresses in WEIGHTS become addresses in PREFETCH.
-    """
-    result: list[list[KernelCall]] = [[] for _ in steps]
-    lives: list[tuple[int, int]] = []
-    place_of = {chunk.step: index for index, chunk in enumerate(stream.chunks)}
+
+def _latest_at_peak(chunks: Sequence[Chunk], starts: list[int]) -> list[int]:
+    """The same starts, but the early copy at the step with the most bytes waits for its turn."""
+    early = [i for i, chunk in enumerate(chunks) if starts[i] < chunk.step]
+
+    def live(index: int) -> int:
+        blocks = zip(chunks, starts, strict=True)
+        return sum(aligned(c.nbytes) for c, start in blocks if start <= starts[index] <= c.step)
+
+    worst = max(early, key=lambda index: (live(index), -index))
+    return [chunks[i].step if i == worst else start for i, start in enumerate(starts)]
+
+
+def stream_calls(steps: Sequence[Sequence[KernelCall]], stream: Stream) -> list[list[KernelCall]]:
+    """The calls of every step with the copies they need before them; WEIGHTS becomes PREFETCH."""
+    result: list[list[KernelCall]] = []
+    own = {chunk.step: index for index, chunk in enumerate(stream.chunks)}
     for step, calls in enumerate(steps):
-        index = place_of.get(step)
-        if index is None:
-            result[step] = list(calls)
-            continue
-        chunk = stream.chunks[index]
-        if not stream.ahead[index]:
-            result[step].append(_copy(stream, index))
-        result[step].append(Wait(index % CHANNELS))
-        if index + 1 < len(stream.chunks) and stream.ahead[index + 1]:
-            result[step].append(_copy(stream, index + 1))
-        at = stream.placement.offsets[index]
+        index = own.get(step)
+        before: list[KernelCall] = []
+        if index is not None:
+            if stream.starts[index] == step:
+                before.append(_copy(stream, index))
+            before.append(Wait(index % CHANNELS))
+            calls = [map_refs(call, partial(_moved, stream, index)) for call in calls]
+        before += [
+            _copy(stream, i)
+            for i, start in enumerate(stream.starts)
+            if start == step and stream.chunks[i].step != step
+        ]
+        result.append([*before, *calls])
+    return result
 
-        def moved(ref: Ref, chunk: Chunk = chunk, at: int = at) -> Ref:
-            if ref.region != Region.WEIGHTS:
-                return ref
-            return Ref(Region.PREFETCH, offset=at + ref.offset - chunk.offset)
 
-        result[step] += [map_refs(call, moved) for call in calls]
-        first = stream.chunks[index - 1].step if stream.ahead[index] else step
-        lives.append((first, step))
-    return result, lives
+def _moved(stream: Stream, index: int, ref: Ref) -> Ref:
+    if ref.region != Region.WEIGHTS:
+        return ref
+    return Ref(
+        Region.PREFETCH, offset=stream.placement.offsets[index] + ref.offset - stream.chunks[index].offset
+    )
 
 
 def _copy(stream: Stream, index: int) -> KernelCall:
