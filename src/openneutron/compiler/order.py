@@ -46,10 +46,14 @@ def choose_order(jobs: Sequence[Job], sizes: Sequence[int], state_limit: int = S
     given = tuple(range(len(jobs)))
     sequence: list[int] = []
     optimal = True
+    done = live = 0
     for piece in _pieces(jobs):
-        best, exact = search.piece(sequence, piece, state_limit)
-        sequence += best
+        best, exact = search.piece(done, live, piece, state_limit)
         optimal &= exact
+        sequence += best
+        for job in best:
+            _, live = search.step(job, done, live)
+            done |= 1 << job
     peak, given_peak = peak_of(jobs, sizes, sequence), peak_of(jobs, sizes, given)
     # Equal is no reason to move: the order given is the one the user knows from the model.
     if given_peak <= peak:
@@ -147,22 +151,14 @@ class _Search:
     def ready(self, done: int, piece: Sequence[int]) -> list[int]:
         return [job for job in piece if not done >> job & 1 and not self.needs[job] & ~done]
 
-    def live_after(self, sequence: Sequence[int]) -> tuple[int, int]:
-        done, live = 0, 0
-        for job in sequence:
-            _, live = self.step(job, done, live)
-            done |= 1 << job
-        return done, live
-
-    def piece(self, before: Sequence[int], piece: list[int], state_limit: int) -> tuple[list[int], bool]:
+    def piece(self, done: int, live: int, piece: list[int], state_limit: int) -> tuple[list[int], bool]:
         """The best order of one piece, and whether it is known to be optimal."""
         if len(piece) == 1:
             return piece, True
-        start, live = self.live_after(before)
-        greedy = self._greedy(start, live, piece)
-        given = (self._peak(start, live, piece), piece)
+        greedy = self._greedy(done, live, piece)
+        given = (self._peak(done, live, piece), piece)
         bound, best = min(greedy, given, key=lambda candidate: candidate[0])
-        found, exact = self._best_first(start, live, piece, bound, state_limit)
+        found, exact = self._best_first(done, live, piece, bound, state_limit)
         return (found or best), exact
 
     def _peak(self, done: int, live: int, sequence: Sequence[int]) -> int:

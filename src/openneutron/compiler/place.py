@@ -23,10 +23,6 @@ class Block:
     first: int
     last: int
 
-    def meets(self, other: Block) -> bool:
-        """Whether both exist at some step."""
-        return self.first <= other.last and other.first <= self.last
-
 
 @dataclass(frozen=True)
 class Placement:
@@ -52,15 +48,26 @@ def place(blocks: Sequence[Block]) -> Placement:
     """Put the blocks into the smallest area found; blocks that exist at the same step never overlap."""
     blocks = [Block(aligned(b.nbytes), b.first, b.last) for b in blocks]
     bound = most_live(blocks)
-    clashes = [[j for j, other in enumerate(blocks) if j != i and block.meets(other)]
-               for i, block in enumerate(blocks)]  # fmt: skip
-
+    clashes = _clashes(blocks)
     best, best_size, method = _best_fit(blocks, clashes)
     if best_size > bound and len(blocks) <= SOLVER_LIMIT:
         solved = _solve(blocks, clashes, best, best_size, bound)
         if solved is not None:
             best, best_size, method = solved, _size(blocks, solved), "CP-SAT"
     return Placement(tuple(best), best_size, bound, method)
+
+
+def _clashes(blocks: Sequence[Block]) -> list[list[int]]:
+    """For each block, those that exist at some step of its life."""
+    result: list[list[int]] = [[] for _ in blocks]
+    order = sorted(range(len(blocks)), key=lambda i: blocks[i].first)
+    for position, i in enumerate(order):
+        for j in order[position + 1 :]:
+            if blocks[j].first > blocks[i].last:
+                break  # sorted: all further ones start later still
+            result[i].append(j)
+            result[j].append(i)
+    return result
 
 
 def most_live(blocks: Sequence[Block]) -> int:
