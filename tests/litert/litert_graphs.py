@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from openneutron.litert.build import Builder
-from openneutron.litert.file import write
 from openneutron.litert.ir import Builtin, Graph, Padding, Quant, Tensor
+from openneutron.litert.reference import run_reference
 
 Q = Quant.per_tensor(0.05, -3)
 Q2 = Quant.per_tensor(0.08, 5)
@@ -27,33 +27,12 @@ def inputs_for(graph: Graph, seed: int = 0) -> list[np.ndarray]:
     ]
 
 
-def run_oracle(graph: Graph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Run on the reference kernels, with a buffer for each tensor.
-
-    LiteRT 2.3.0 gives a RESHAPE its operand's buffer and lets the next op write into it, even if the operand
-    is still to be read: y = a + b; z = reshape(y) + c; relu(y) comes out wrong. Kept tensors share none.
-    """
-    from ai_edge_litert.interpreter import Interpreter, OpResolverType
-
-    interpreter = Interpreter(
-        model_content=write(graph),
-        experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
-        experimental_preserve_all_tensors=True,
-        num_threads=1,
-    )
-    interpreter.allocate_tensors()
-    for detail, array in zip(interpreter.get_input_details(), inputs, strict=True):
-        interpreter.set_tensor(detail["index"], array)
-    interpreter.invoke()
-    return [interpreter.get_tensor(detail["index"]).copy() for detail in interpreter.get_output_details()]
-
-
 def assert_same(before: Graph, after: Graph, seed: int = 0) -> None:
     """Both graphs have the same inputs and outputs, and give the same bits on the oracle."""
     assert [(t.name, t.shape) for t in before.inputs] == [(t.name, t.shape) for t in after.inputs]
     assert [(t.name, t.shape) for t in before.outputs] == [(t.name, t.shape) for t in after.outputs]
     inputs = inputs_for(before, seed)
-    for old, new in zip(run_oracle(before, inputs), run_oracle(after, inputs), strict=True):
+    for old, new in zip(run_reference(before, inputs), run_reference(after, inputs), strict=True):
         np.testing.assert_array_equal(old, new)
 
 

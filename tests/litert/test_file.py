@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from litert_graphs import Naive, Q, graphs, inputs_for, run_oracle
+from litert_graphs import Naive, Q, graphs, inputs_for
 
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.litert.build import Builder
 from openneutron.litert.file import read, write
 from openneutron.litert.ir import Builtin, Graph, Quant, Tensor
+from openneutron.litert.reference import run_reference
 
 
 def spec(t: Tensor | None) -> tuple[object, ...] | None:
@@ -49,7 +50,7 @@ def test_what_is_written_is_read(graph: Graph) -> None:
 @given(graphs(size=5))
 def test_what_is_read_computes_the_same(graph: Graph) -> None:
     inputs = inputs_for(graph)
-    for old, new in zip(run_oracle(graph, inputs), run_oracle(read(write(graph)), inputs), strict=True):
+    for old, new in zip(run_reference(graph, inputs), run_reference(read(write(graph)), inputs), strict=True):
         np.testing.assert_array_equal(old, new)
 
 

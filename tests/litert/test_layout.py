@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from litert_graphs import Naive, Q, assert_same, count, graphs, inputs_for, run_oracle
+from litert_graphs import Naive, Q, assert_same, count, graphs, inputs_for
 
 from openneutron.litert.ir import Builtin, Graph, Quant, Tensor
 from openneutron.litert.layout import infer_layout, strip_border_transposes, transposed_bytes
 from openneutron.litert.layout.emit import emit
 from openneutron.litert.layout.orient import orient
 from openneutron.litert.layout.problem import Problem, Use, pose
+from openneutron.litert.reference import run_reference
 from openneutron.litert.rules import finish
 
 
@@ -137,6 +138,17 @@ def test_vision_transformer_patches_are_channels_last_already() -> None:
     assert transposes(b, b.softmax(b.linear(tokens, 8))) == 0
 
 
+def test_attention_leaves_its_transposes_to_the_matmul() -> None:
+    b = Naive()
+    x = b.image((2, 6, 8))
+    q, k, v = (b.linear(x, 8) for _ in range(3))
+    k = b.binary(Builtin.MUL, k, b.values(1))  # the scale, between the linear layer and the transpose
+    options = {"adjX": False, "adjY": False}
+    scores = b.op(Builtin.BATCH_MATMUL, [q, b.transpose(k, (0, 2, 1))], (2, 6, 6), Q, options=options)
+    y = b.op(Builtin.BATCH_MATMUL, [b.softmax(scores), v], (2, 6, 8), Q, options=options)
+    assert transposes(b, b.linear(y, 8)) == 0
+
+
 def test_tokens_back_to_an_image() -> None:
     b = Naive()
     tokens = b.linear(b.image((1, 16, 8)), 4)
@@ -249,8 +261,8 @@ def test_border_transposes_are_left_to_the_runtime() -> None:
     assert stripped.inputs[0].name == graph.inputs[0].name and stripped.inputs[0].shape == (1, 6, 6, 3)
     assert stripped.outputs[0].name == graph.outputs[0].name and stripped.outputs[0].shape == (1, 6, 6, 4)
     (x,) = inputs_for(graph)
-    (expected,) = run_oracle(graph, [x])
-    (got,) = run_oracle(stripped, [np.ascontiguousarray(x.transpose(0, 2, 3, 1))])
+    (expected,) = run_reference(graph, [x])
+    (got,) = run_reference(stripped, [np.ascontiguousarray(x.transpose(0, 2, 3, 1))])
     np.testing.assert_array_equal(got.transpose(0, 3, 1, 2), expected)
 
 

@@ -21,43 +21,40 @@ class Rule:
     name: str
     doc: str
     function: Callable[[Rewriter, Op], bool]
+    hides_layout: bool = False
+    """Whether it does away with transposes, from which layout inference learns what the dimensions mean."""
 
 
-def _rule(function: Callable[[Rewriter, Op], bool]) -> Rule:
+def _rule(function: Callable[[Rewriter, Op], bool], hides_layout: bool = False) -> Rule:
     doc = function.__doc__
     assert doc is not None
-    return Rule(function.__name__, doc.strip().splitlines()[0], function)
+    return Rule(function.__name__, doc.strip().splitlines()[0], function, hides_layout)
 
 
 # In order: first less to look at, then movement, then fusion, which needs the ops side by side.
-RULES: tuple[Rule, ...] = tuple(
-    map(
-        _rule,
-        (
-            cleanup.remove_dead_op,
-            movement.reshape_in_place_of_squeeze,
-            movement.fold_constant_movement,
-            movement.drop_identity_reshape,
-            movement.drop_identity_transpose,
-            cleanup.drop_whole_slice,
-            cleanup.drop_empty_pad,
-            cleanup.drop_single_tile,
-            cleanup.drop_single_concatenation,
-            cleanup.drop_same_quantize,
-            cleanup.drop_quantize_of_dequantize,
-            movement.merge_transposes,
-            movement.reshape_in_place_of_transpose,
-            movement.merge_reshapes,
-            movement.merge_movement_across_unary,
-            movement.fold_transpose_into_matmul,
-            cleanup.merge_requantize,
-            cleanup.dedupe_constants,
-            cleanup.merge_common_ops,
-            fusion.fold_pad,
-            fusion.fuse_activation,
-            cleanup.drop_idle_activation,
-        ),
-    )
+RULES: tuple[Rule, ...] = (
+    _rule(cleanup.remove_dead_op),
+    _rule(movement.reshape_in_place_of_squeeze),
+    _rule(movement.fold_constant_movement),
+    _rule(movement.drop_identity_reshape),
+    _rule(movement.drop_identity_transpose, hides_layout=True),
+    _rule(cleanup.drop_whole_slice),
+    _rule(cleanup.drop_empty_pad),
+    _rule(cleanup.drop_single_tile),
+    _rule(cleanup.drop_single_concatenation),
+    _rule(cleanup.drop_same_quantize),
+    _rule(cleanup.drop_quantize_of_dequantize),
+    _rule(movement.merge_transposes, hides_layout=True),
+    _rule(movement.reshape_in_place_of_transpose, hides_layout=True),
+    _rule(movement.merge_reshapes),
+    _rule(movement.merge_movement_across_unary, hides_layout=True),
+    _rule(movement.fold_transpose_into_matmul),
+    _rule(cleanup.merge_requantize),
+    _rule(cleanup.dedupe_constants),
+    _rule(cleanup.merge_common_ops),
+    _rule(fusion.fold_pad),
+    _rule(fusion.fuse_activation),
+    _rule(cleanup.drop_idle_activation),
 )
 
 
@@ -81,5 +78,11 @@ def optimize(graph: Graph, rules: Sequence[Rule] = RULES, counts: Counter[str] |
 
 
 def finish(graph: Graph, counts: Counter[str] | None = None) -> Graph:
-    """Everything between lowering and a converter: optimize, choose layouts, optimize what that left."""
-    return optimize(infer_layout(optimize(graph, counts=counts)), counts=counts)
+    """Everything between lowering and a converter: optimize, choose layouts, optimize what that left.
+
+    A second time, because permutations that have been merged can turn out to be conversions.
+    """
+    graph = optimize(graph, [rule for rule in RULES if not rule.hides_layout], counts)
+    for _ in range(2):
+        graph = optimize(infer_layout(graph), counts=counts)
+    return graph
