@@ -280,6 +280,15 @@ def test_borders_that_others_see_stay() -> None:
     assert count(stripped, Builtin.TRANSPOSE) == 1
 
 
+def test_an_output_returned_twice_is_transposed_twice() -> None:
+    b = Naive()
+    y = b.conv(b.image())
+    stripped, _, outputs_last = strip_border_transposes(b.graph([y, y]))
+    assert outputs_last == [True, True]
+    assert [t.shape for t in stripped.outputs] == [(1, 6, 6, 4)] * 2
+    assert_same(b.graph([y, y]), finish(b.graph([y, y])))
+
+
 # ---- provenance
 
 

@@ -31,7 +31,7 @@ def infer_layout(graph: Graph) -> Graph:
     """The same function, bit for bit, with the fewest bytes moved by TRANSPOSE ops."""
     before = None
     # The cut is exact for one choice of what the versions mean. Where permutations follow one another, there
-    # is more than one, and the graph that comes out may suggest a better: go on as long as something is gained.
+    # is more than one, and the graph that comes out may suggest a better: go on as long as that gains bytes.
     while before is None or transposed_bytes(graph) < before:
         before = transposed_bytes(graph)
         if not any(op.kind is Builtin.TRANSPOSE for op in graph.ops):

@@ -38,7 +38,7 @@ def strip_border_transposes(graph: Graph) -> tuple[Graph, list[bool], list[bool]
             if strip:
                 new[source] = new[t] = replace(t, shape=source.shape)
                 dropped.add(op)
-        outputs_last.append(strip)
+        outputs_last.append(t in new)  # also when it is returned a second time
 
     def moved(tensors: list[Tensor]) -> list[Tensor]:
         return [new.get(t, t) for t in tensors]
