@@ -57,8 +57,10 @@ def build(name: str, *flags: str, vector: bool = False, extra: tuple[Path, ...] 
 
 
 def libraries() -> dict[str, Path]:
-    """The portable runtime and, on x86-64, the vectorised one: both must give the same bits."""
+    """The portable runtime and, on x86-64, the vectorised ones: all must give the same bits."""
     found = {"portable": build("libneutron_portable.so", "-O2", "-fPIC", "-shared")}
     if platform.machine() == "x86_64" and vector_sources():
         found["vector"] = build("libneutron_vector.so", "-O2", "-fPIC", "-shared", vector=True)
+        flags = ("-O2", "-fPIC", "-shared", "-DNEUTRON_NO_VNNI")
+        found["avx2"] = build("libneutron_avx2.so", *flags, vector=True)
     return found
