@@ -1,0 +1,91 @@
+"""Passes on Edge programs, and the one that makes a program take and return int8."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from executorch.exir import EdgeProgramManager, ExportedProgram
+from executorch.exir.passes.quantize_io_pass import QuantizeInputs, QuantizeOutputs
+from torch.fx import GraphModule, Node
+from torch.fx.passes.infra.pass_base import PassResult
+
+from openneutron.fx import op_name
+from openneutron.passes.base import Pass, check_order, run_passes
+
+QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
+DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
+
+
+def merge_equal_quantization(model: GraphModule) -> bool:
+    """Quantize a tensor once for all its readers that want the same parameters."""
+    changed = False
+    for node in list(model.graph.nodes):
+        first: dict[Any, Node] = {}
+        for user in list(node.users):
+            if op_name(user) != QUANTIZE:
+                continue
+            kept = first.setdefault(user.args[1:], user)
+            if kept is not user:
+                user.replace_all_uses_with(kept)
+                model.graph.erase_node(user)
+                changed = True
+    return changed
+
+
+def remove_requantization(model: GraphModule) -> bool:
+    """Drop dequantize followed by quantize with the same parameters: every integer comes back exactly."""
+    changed = False
+    for node in list(model.graph.nodes):
+        source = node.args[0] if op_name(node) == QUANTIZE else None
+        if not isinstance(source, Node) or op_name(source) != DEQUANTIZE or source.args[1:] != node.args[1:]:
+            continue
+        node.replace_all_uses_with(source.args[0])
+        changed = True
+    return changed
+
+
+# Run on the Edge program before partitioning.
+EDGE_PASSES: tuple[Pass, ...] = (
+    Pass("RemoveRequantization", "no integers are converted to themselves", remove_requantization),
+    Pass(
+        "MergeEqualQuantization",
+        "a tensor has one quantize step per set of parameters",
+        merge_equal_quantization,
+    ),
+)
+check_order(EDGE_PASSES)
+
+
+def run_edge_passes(model: GraphModule) -> PassResult:
+    """All Edge passes, in the form `EdgeProgramManager.transform` and `to_edge_transform_and_lower` take."""
+    return PassResult(run_passes(model, EDGE_PASSES), True)
+
+
+def remove_quant_io(manager: EdgeProgramManager) -> EdgeProgramManager:
+    """Let every method take and return int8 where inputs are quantized at once or outputs dequantized last.
+
+    The parameters a caller then needs are recorded in the program, as ExecuTorch does it: `input0_scale`,
+    `input0_zp`, `output0_scale` and so on are methods of their own.
+    """
+    passes: dict[str, list[Any]] = {}
+    for name in manager.methods:
+        program = manager.exported_program(name)
+        run_passes(program.graph_module, (EDGE_PASSES[-1],))
+        # ExecuTorch's passes record the parameters of the default method only; they name it without a prefix.
+        owner = manager if name == "forward" else None
+        passes[name] = [
+            QuantizeInputs(owner, _quantized_inputs(program), exported_program=program),
+            QuantizeOutputs(owner, _dequantized_outputs(program), exported_program=program),
+        ]
+    return manager.transform(passes)
+
+
+def _quantized_inputs(program: ExportedProgram) -> list[int]:
+    by_name = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    users = [list(by_name[name].users) for name in program.graph_signature.user_inputs if name in by_name]
+    return [i for i, found in enumerate(users) if len(found) == 1 and op_name(found[0]) == QUANTIZE]
+
+
+def _dequantized_outputs(program: ExportedProgram) -> list[int]:
+    outputs = program.graph.output_node().args[0]
+    return [i for i, node in enumerate(outputs) if isinstance(node, Node) and op_name(node) == DEQUANTIZE]
