@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -174,3 +175,21 @@ def output_steps(quantized: torch.fx.GraphModule) -> list[float]:
     for node in outputs:
         assert "dequantize_per_tensor" in str(node.target), f"{node} is not quantized"
     return [float(node.args[1]) for node in outputs]
+
+
+class _Seen(Exception):
+    """Ends a lowering once the partitioner has seen the program."""
+
+
+class _Looking(NeutronPartitioner):
+    def partition(self, exported_program: Any) -> Any:
+        super().partition(exported_program)
+        raise _Seen
+
+
+def look(quantized: torch.fx.GraphModule, inputs: Inputs, compile_spec: Any = None, **kwargs: Any) -> NeutronPartitioner:
+    """The partitioner after it has seen the program; nothing is converted, so no converter is needed."""
+    partitioner = _Looking(compile_spec, **kwargs)
+    with contextlib.suppress(_Seen):
+        to_edge_transform_and_lower(torch.export.export(quantized, inputs), partitioner=[partitioner])
+    return partitioner

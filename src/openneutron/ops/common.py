@@ -45,7 +45,7 @@ def island(body: Island) -> Lower:
 def apply(b: Builder, kind: Builtin, *operands: Tensor | float, **options: Any) -> Tensor:
     """A float elementwise op inside an island; numbers become constants."""
     tensors = [b.const(np.float32(o).reshape(1)) if not isinstance(o, Tensor) else o for o in operands]
-    shape = max((t.shape for t in tensors), key=len)
+    shape = np.broadcast_shapes(*(t.shape for t in tensors))
     return b.op(kind, list(tensors), shape, None, dtype="float32", options=options)
 
 

@@ -203,6 +203,7 @@ BATCH_NORM = OpSpec(
     ("aten.batch_norm.default", "aten._native_batch_norm_legit_no_training.default",
      "aten._native_batch_norm_legit.no_stats"),
     Observed(inputs=("input",)), _lower_batch_norm, fuses_activation=True,
+    float_constants=("weight", "bias", "running_mean", "running_var"),
     requires=(
         Constraint("Batch norm must use constant running statistics",
                    lambda c: isinstance(c.get("running_mean"), Value) and c["running_mean"].is_const,

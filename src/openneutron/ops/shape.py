@@ -249,7 +249,8 @@ REFLECTION_PAD = OpSpec(
 IDENTITY = OpSpec(
     ("aten.clone.default", "aten.alias_copy.default", "aten.alias.default", "aten.dropout.default", "aten.dropout_.default",
      "aten.contiguous.default", "aten.detach.default", "aten.detach_copy.default", "aten.lift_fresh_copy.default",
-     "aten.feature_dropout.default", "dim_order_ops._clone_dim_order.default", "dim_order_ops._to_dim_order_copy.default"),
+     "aten.feature_dropout.default", "aten.to.dtype", "aten.to.dtype_layout", "aten._to_copy.default",
+     "dim_order_ops._clone_dim_order.default", "dim_order_ops._to_dim_order_copy.default"),
     Shared(), moving(lambda b, x, call: x), no_op=True,
     requires=(Constraint("The type must not change", lambda c: c.input.dtype == c.out.dtype,
                          lambda c: [c.input.dtype, c.out.dtype]),),

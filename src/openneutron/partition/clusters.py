@@ -23,6 +23,7 @@ from openneutron.litert.ir import Activation, Quant
 from openneutron.ops import find
 from openneutron.ops.activation import clamp_bounds
 from openneutron.ops.common import activation_of
+from openneutron.ops.shape import IDENTITY
 from openneutron.ops.spec import OPEN, Call, OpSpec, Value
 from openneutron.partition.constants import (
     DEQUANTIZE,
@@ -93,8 +94,8 @@ def find_clusters(program: ExportedProgram, converter: str = OPEN) -> tuple[list
             rejected.append(Rejected(node, op_name(node) or str(node.target), refused.reject))
         else:
             clusters.append(cluster)
-            taken.update(cluster.body)
-    return clusters, rejected
+            taken.update(cluster.members)
+    return clusters, [r for r in rejected if r.node not in taken]
 
 
 class _Finder:
@@ -140,12 +141,13 @@ class _Finder:
                 raise _Refused(Reject("ON203", "Only its first result may be used", "Drop the other results."))
             body.append(picks[0])
         activation = Activation.NONE
-        if spec.fuses_activation and len(body[-1].users) == 1:
-            user = next(iter(body[-1].users))
+        if spec.fuses_activation and (user := _only_user(body[-1])) is not None:
             follower = _fused_activation(user)
             if follower is not None:
                 activation = follower
                 body.append(user)
+        while (user := _only_user(body[-1])) is not None and _is_plain_copy(user):
+            body.append(user)
         return tuple(body), activation
 
     def _result(self, last: Node) -> tuple[tuple[Node, ...], Value]:
@@ -161,6 +163,9 @@ class _Finder:
         return tuple(quantizers), _value(quantizers[0], quants.pop())
 
     def _operand(self, node: Node, key: str, spec: OpSpec, inputs: list[Node]) -> Value:
+        while _is_plain_copy(node):
+            inputs.append(node)
+            node = node.all_input_nodes[0]
         found = self.constants.find(node)
         if found is not None:
             constant, nodes = found
@@ -178,6 +183,18 @@ class _Finder:
         _check_int8(node, f"its input '{key}'")
         inputs.append(node)
         return _value(bind_args(node)["input"], quant)
+
+
+def _only_user(node: Node) -> Node | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _is_plain_copy(node: Node) -> bool:
+    """A copy in float that changes no value: a reshape of a channels-last tensor decomposes to one and a view."""
+    if op_name(node) not in IDENTITY.names:
+        return False
+    source, copy = tensor_of(node.all_input_nodes[0]), tensor_of(node)
+    return source is not None and copy is not None and source.dtype == copy.dtype
 
 
 def _fused_activation(node: Node) -> Activation | None:

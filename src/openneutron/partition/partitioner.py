@@ -29,11 +29,10 @@ logger = logging.getLogger(__name__)
 
 BACKEND_ID = "NeutronBackend"
 
-# Their core form is in the operator table too, and has a kernel on the CPU should the node stay there.
+# They decompose, but their core form is in the operator table too and has a kernel on the CPU.
 _DECOMPOSES_WELL = frozenset({
-    "aten.conv1d.default", "aten.conv1d.padding", "aten.conv2d.default", "aten.conv2d.padding",
-    "aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.max_pool2d.default", "aten.softmax.int",
-    "aten.log_softmax.int", "aten.pad.default", "aten.contiguous.default", "aten.clone.default",
+    "aten.conv1d.default", "aten.conv2d.default", "aten.conv_transpose1d.default", "aten.conv_transpose2d.input",
+    "aten.max_pool2d.default", "aten.softmax.int", "aten.log_softmax.int",
 })  # fmt: skip
 
 
@@ -82,13 +81,15 @@ class NeutronPartitioner(Partitioner):
         self, ep: ExportedProgram
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
         """Operators that would be delegated as they are stay whole; what remains on the CPU is decomposed as usual."""
-        kept = {c.node.name for c in self._clusters(ep)[0] if op_name(c.node) not in _DECOMPOSES_WELL}
-        found = [op for n in ep.graph.nodes if n.name in kept and (op := overload(n)) is not None and not _aliases(op)]
+        # A partition of no-ops may yet be refused, and ExecuTorch insists that what is kept whole is delegated.
+        clusters = [c for c in self._clusters(ep)[0] if not c.spec.no_op and op_name(c.node) not in _DECOMPOSES_WELL]
+        decomposed = torch.export.default_decompositions()
+        whole = {c.node.name: op for c in clusters if (op := overload(c.node)) in decomposed and not _aliases(op)}
 
         def keep(node: Node) -> bool:
-            return node.name in kept or overload(node) in self._preserve
+            return node.name in whole or overload(node) in self._preserve
 
-        return list(dict.fromkeys([*found, *self._preserve])), keep
+        return list(dict.fromkeys([*whole.values(), *self._preserve])), keep
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tag each partition's nodes; the graph is not changed."""
@@ -153,7 +154,7 @@ class NeutronPartitioner(Partitioner):
             why(entry.node, str(entry.reject))
 
 
-def _aliases(op: torch._ops.OpOverload) -> bool:
+def _aliases(op: Any) -> bool:
     """Whether the result is a view; ExecuTorch replaces views by copies and cannot keep them whole."""
     return any(r.alias_info is not None for r in op._schema.returns)
 

@@ -1,0 +1,120 @@
+"""Every constraint of the table has a use that breaks it, and the user is then told exactly its sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from openneutron import generate_neutron_compile_spec
+from openneutron.litert.ir import Quant
+from openneutron.ops import TABLE, find
+from openneutron.ops.spec import EIQ, OPEN, Call, Constraint, OpSpec, Value
+from tests.lowering import Bundle, look, make_inputs, quantize
+
+_PAIRS = [(spec, constraint) for spec in TABLE for constraint in spec.requires]
+
+
+def _activation(*shape: int, zero_point: int = 0, scale: float = 0.1, dtype: str = "int8") -> Value:
+    return Value("x", shape, dtype, Quant.per_tensor(scale, zero_point))
+
+
+def _constant(*shape: int, zero_point: int = 0) -> Value:
+    return Value("w", shape, "int8", Quant.per_tensor(0.1, zero_point), data=lambda: None)  # type: ignore[arg-type,return-value]
+
+
+def _conv(weight: Value, bias: Value | None = None, groups: int = 1) -> Call:
+    args = {"input": _activation(1, 8, 4, 4), "weight": weight, "bias": bias, "stride": [1, 1], "padding": [0, 0],
+            "dilation": [1, 1], "transposed": False, "output_padding": [0, 0], "groups": groups}  # fmt: skip
+    return Call("n", "aten.convolution.default", args, _activation(1, 8, 4, 4))
+
+
+def _matmul(op: str, **args: object) -> Call:
+    return Call("n", op, args, _activation(2, 2))
+
+
+# NeutronQuantizer never makes these, or they would need a tensor too large for a test: the call itself is written down.
+_BY_HAND: dict[str, list[Call]] = {
+    "Weights must be symmetric (zero point 0)": [
+        _conv(_constant(8, 8, 1, 1, zero_point=3)),
+        _matmul("aten.linear.default", input=_activation(2, 2), weight=_constant(2, 2, zero_point=1), bias=None),
+        _matmul("aten.addmm.default", self=_constant(2), mat1=_activation(2, 2), mat2=_constant(2, 2, zero_point=1)),
+    ],
+    "Weights must be constant": [
+        _matmul("aten.linear.default", input=_activation(2, 2), weight=_activation(2, 2), bias=None),
+        _matmul("aten.addmm.default", self=_constant(2), mat1=_activation(2, 2), mat2=_activation(2, 2)),
+    ],
+    "Bias must be constant": [_conv(_constant(8, 8, 1, 1), bias=_activation(8))],
+    "Groups must be 1 or depthwise": [_conv(_constant(8, 4, 1, 1), groups=2)],
+    "Both operands must be 2-D": [_matmul("aten.mm.default", self=_activation(1, 2, 2), mat2=_activation(2, 2))],
+    "The slope must be constant": [
+        Call("n", "aten.prelu.default", {"self": _activation(1, 2), "weight": _activation(2)}, _activation(1, 2))
+    ],
+    "Batch norm must use constant running statistics": [
+        Call("n", "aten.batch_norm.default", {"input": _activation(1, 2), "running_mean": None}, _activation(1, 2))
+    ],
+    "Kernel must be at most 4096": [
+        Call("n", "aten.adaptive_avg_pool2d.default", {"self": _activation(1, 1, 1, 4097), "output_size": [1, 1]},
+             _activation(1, 1, 1, 1)),
+    ],
+    "The slice must not be empty": [
+        Call("n", "aten.slice_copy.Tensor", {"self": _activation(4), "dim": 0, "start": 2, "end": 2, "step": 1}, _activation(0))
+    ],
+    "All inputs must share quantization parameters": [
+        Call("n", "aten.cat.default", {"tensors": (_activation(2), _activation(2, scale=0.2)), "dim": 0}, _activation(4))
+    ],
+    "The type must not change": [
+        Call("n", "dim_order_ops._to_dim_order_copy.default", {"self": _activation(4)}, _activation(4, dtype="int16"))
+    ],
+}  # fmt: skip
+
+
+def _by_hand(spec: OpSpec, constraint: Constraint) -> list[Call]:
+    return [c for c in _BY_HAND.get(constraint.sentence, []) if find(c.op) is spec]
+
+
+def test_every_constraint_has_a_case_that_breaks_it() -> None:
+    shared = {id(c) for s, c in _PAIRS if c.violated_by or _by_hand(s, c)}  # families share constraints
+    assert [(s.name, c.sentence) for s, c in _PAIRS if id(c) not in shared] == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "constraint"), [pytest.param(s, c, id=f"{s.name}-{c.sentence}") for s, c in _PAIRS if _by_hand(s, c)]
+)
+def test_call_that_breaks_it_yields_its_sentence(spec: OpSpec, constraint: Constraint) -> None:
+    for call in _by_hand(spec, constraint):
+        reject = spec.check(call, constraint.converters[-1])
+        assert reject is not None
+        assert reject.code == "ON203"
+        assert reject.reason.split(" (got ")[0] == constraint.sentence
+
+
+@pytest.mark.parametrize("converter", [OPEN, EIQ])
+def test_model_that_breaks_it_yields_its_sentence(converter: str) -> None:
+    """All breaking models of one converter in one program; eiq's limits hold for eiq only."""
+    pairs = [(s, c) for s, c in _PAIRS if c.violated_by and converter in c.converters]
+    cases = [c.violated_by for _, c in pairs if c.violated_by]
+    batches = [make_inputs(cases, seed) for seed in range(2)]
+    partitioner = look(
+        quantize(Bundle(cases), batches), batches[0], generate_neutron_compile_spec("imxrt700", converter=converter)
+    )
+    told = {(find(entry.op), entry.reject.reason.split(" (got ")[0]) for entry in partitioner.rejected}
+    wanted = {(_edge_entry(s), c.sentence) for s, c in pairs}
+    missing = [(s.name, sentence) for s, sentence in wanted - told]
+    assert missing == []
+
+
+def _edge_entry(spec: OpSpec) -> OpSpec:
+    """The entry a node is found under once it is decomposed: conv1d becomes a convolution."""
+    if spec.name.startswith("aten.conv"):
+        found = find("aten.convolution.default")
+        assert found is not None
+        return found
+    return spec
+
+
+def test_limits_of_eiq_do_not_bind_the_open_converter() -> None:
+    published = [c for _, c in _PAIRS if c.converters == (EIQ,) and c.violated_by is not None]
+    assert len(published) >= 15
+    cases = [c.violated_by for c in published if c.violated_by and max(map(len, c.violated_by.shapes)) < 4]
+    batches = [make_inputs(cases, seed) for seed in range(2)]
+    partitioner = look(quantize(Bundle(cases), batches), batches[0])
+    assert [str(r.reject) for r in partitioner.rejected] == []

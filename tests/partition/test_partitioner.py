@@ -1,0 +1,177 @@
+"""What a user of NeutronPartitioner sees: partitions, reasons, options."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from openneutron import CustomDelegationOptions, NeutronPartitioner, OpenNeutronError, generate_neutron_compile_spec
+from openneutron.partition.partitioner import spellings
+from tests.lowering import compute_nodes, delegate, look, output_steps, quantize
+
+
+class Interrupted(nn.Module):
+    """Convolutions with an operator between them that Neutron does not have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 6, 3, padding=1)
+        self.second = nn.Conv2d(6, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.first(x))
+        return self.second(torch.erf(y))
+
+
+def _inputs(*shape: int, channels_last: bool = False, seed: int = 0) -> tuple[torch.Tensor, ...]:
+    x = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return (x.to(memory_format=torch.channels_last) if channels_last else x,)
+
+
+def _lower(module: nn.Module, *inputs: torch.Tensor, compile_spec: Any = None, **kwargs: Any) -> Any:
+    return delegate(quantize(module, [inputs]), inputs, compile_spec, **kwargs)
+
+
+def _spec(**kwargs: Any) -> Any:
+    return generate_neutron_compile_spec("imxrt700", **kwargs)
+
+
+@pytest.mark.parametrize("npu_transposes", [True, False])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_unsupported_operator_in_the_middle(channels_last: bool, npu_transposes: bool) -> None:
+    torch.manual_seed(0)
+    batches = [_inputs(1, 3, 8, 8, channels_last=channels_last, seed=s) for s in range(3)]
+    quantized = quantize(Interrupted(), batches)
+    spec = _spec(use_neutron_for_format_conversion=npu_transposes)
+    delegated = delegate(quantized, batches[0], spec)
+    assert len(delegated.partitioner.partitions) == 2
+    assert [r.as_dict()["op"] for r in delegated.partitioner.rejected] == ["aten.erf.default"]
+    reason = delegated.partitioner.rejected[0].reject
+    assert (reason.code, reason.reason) == ("ON201", "aten.erf.default is not in the operator table")
+    assert len(compute_nodes(delegated.manager)) == 1
+    step = output_steps(quantized)[0]
+    for batch in batches:
+        assert torch.max(torch.abs(quantized(*batch) - delegated.run(batch)[0])) <= 2.001 * step
+
+
+def test_reasons_are_logged_in_the_style_of_executorch(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="openneutron.partition.partitioner"):
+        _lower(Interrupted(), *_inputs(1, 3, 8, 8))
+    assert "was not partitioned because ON201: aten.erf.default is not in the operator table" in caplog.text
+
+
+def test_no_arguments_delegate_as_much_as_possible() -> None:
+    delegated = _lower(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)), *_inputs(1, 3, 8, 8))
+    assert compute_nodes(delegated.manager) == []
+    assert delegated.partitioner.rejected == []
+
+
+def test_float_model_is_left_alone_and_says_why() -> None:
+    inputs = _inputs(1, 3, 8, 8)
+    module = torch.export.export(nn.Conv2d(3, 4, 3), inputs).module()
+    partitioner = look(module, inputs)  # type: ignore[arg-type]
+    assert partitioner.partitions == []
+    assert [r.reject.code for r in partitioner.rejected] == ["ON202"]
+    assert "not quantized" in partitioner.rejected[0].reject.reason
+    assert partitioner.rejected[0].reject.hint
+
+
+class Sums(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(8, 8)), nn.Parameter(torch.randn(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(self.bias, x, self.weight) + x
+
+
+@pytest.mark.parametrize("name", ["aten::add", "aten::add.Tensor", "aten.add.Tensor", "aten.add"])
+def test_excluding_add_does_not_exclude_addmm(name: str) -> None:
+    inputs = _inputs(2, 8)
+    partitioner = look(quantize(Sums(), [inputs]), inputs, _spec(operators_not_to_delegate=[name]))
+    assert [r.op for r in partitioner.rejected] == ["aten.add.Tensor"]
+    assert partitioner.rejected[0].reject.code == "ON204"
+    assert [c.call.op for p in partitioner.partitions for c in p] == ["aten.addmm.default"]
+
+
+def test_misspelt_exclusion_is_an_error_with_a_suggestion() -> None:
+    inputs = _inputs(2, 8)
+    with pytest.raises(OpenNeutronError) as error:
+        look(quantize(Sums(), [inputs]), inputs, _spec(operators_not_to_delegate=["aten::addm"]))
+    assert error.value.diagnostic.code == "ON105"
+    assert "aten::addmm" in error.value.diagnostic.hint
+
+
+def test_check_op_support_can_refuse_a_node() -> None:
+    inputs = _inputs(2, 8)
+    partitioner = look(quantize(Sums(), [inputs]), inputs, check_op_support=lambda node: "add_tensor" not in node.name)
+    assert {r.reject.code for r in partitioner.rejected} == {"ON204"}
+
+
+def test_partition_of_no_ops_follows_the_option() -> None:
+    class View(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.reshape(2, 12)
+
+    inputs = _inputs(2, 3, 4)
+    quantized = quantize(View(), [inputs])
+    refused = look(quantized, inputs)
+    assert refused.partitions == []
+    assert [r.reject.code for r in refused.rejected] == ["ON206"]
+    allowed = delegate(quantized, inputs, custom_delegation_options=CustomDelegationOptions(allow_no_op_partitions=True))
+    assert len(allowed.partitioner.partitions) == 1
+    assert torch.equal(allowed.run(inputs)[0], quantized(*inputs))
+
+
+def test_dynamic_shapes_are_named() -> None:
+    batch = torch.export.Dim("batch", min=2, max=16)
+    inputs = (torch.randn(4, 8),)
+    exported = torch.export.export(nn.Linear(8, 4), inputs, dynamic_shapes=({0: batch},)).module()
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    from openneutron import NeutronQuantizer
+
+    prepared = prepare_pt2e(exported, NeutronQuantizer())
+    prepared(*inputs)
+    from executorch.exir import to_edge_transform_and_lower
+
+    partitioner = NeutronPartitioner()
+    to_edge_transform_and_lower(
+        torch.export.export(convert_pt2e(prepared), inputs, dynamic_shapes=({0: batch},)), partitioner=[partitioner]
+    )
+    assert {r.reject.code for r in partitioner.rejected} == {"ON205"}
+
+
+def test_branches_around_a_cpu_operator_need_two_partitions_only() -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convs = nn.ModuleList(nn.Conv2d(3, 3, 1) for _ in range(5))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            a, b, c, d, e = self.convs
+            # b could run at once, but joins what consumes it; d and e are independent of one another.
+            return d(torch.erf(a(x)) + c(b(x))) + e(x)
+
+    torch.manual_seed(0)
+    inputs = _inputs(1, 3, 6, 6)
+    delegated = _lower(Branches(), *inputs)
+    assert len(delegated.partitioner.partitions) == 2
+    got, want = delegated.run(inputs)[0], delegated.quantized(*inputs)
+    assert torch.max(torch.abs(got - want)) <= 3.001 * output_steps(delegated.quantized)[0]
+
+
+def test_a_second_backend_of_the_same_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openneutron.partition.partitioner.other_backends", lambda: ["somewhere.else"])
+    inputs = _inputs(2, 8)
+    with pytest.raises(OpenNeutronError, match="ON107: somewhere.else: another backend named NeutronBackend"):
+        look(quantize(nn.Linear(8, 4), [inputs]), inputs)
+
+
+def test_spellings() -> None:
+    assert spellings("aten.add.Tensor") == {"aten.add.Tensor", "aten.add", "aten::add", "aten::add.Tensor"}
+    assert spellings("") == set()
