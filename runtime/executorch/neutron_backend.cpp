@@ -1,8 +1,9 @@
 // The ExecuTorch delegate `NeutronBackend`: loads payloads of the open converter and runs them on the C runtime.
 //
-// A handle lives in the memory of the method that loaded it, with scratch, prefetch and transposed copies of its
-// own, so that methods may run in several threads. The payload stays where ExecuTorch loaded it; it is copied only
-// if that place is not aligned as the runtime needs it.
+// A handle lives in the memory of the method that loaded it, so that methods may run in several threads. Memory for
+// activations is taken from the method's temporary allocator for each call: the delegates of a program run one after
+// the other, and need room for the largest, not for all. The payload stays where ExecuTorch loaded it; it is copied
+// only if that place is not aligned as the runtime needs it.
 #include <cinttypes>
 #include <new>
 
@@ -44,10 +45,8 @@ struct Handle {
   Payload payload;
   NeutronModel model;
   FreeableBuffer* processed; // freed with the handle, for the model points into it
-  NeutronBuffer scratch, prefetch;
   NeutronConstBuffer* inputs;
   NeutronBuffer* outputs;
-  void** transposed; // a buffer per input, then per output; null where none is needed
 };
 
 ScalarType scalar_type(uint32_t dtype) {
@@ -73,9 +72,9 @@ ScalarType scalar_type(uint32_t dtype) {
 
 // Memory from ExecuTorch's allocator, or null with a message that says how much was wanted and for what.
 void* allocate(MemoryAllocator* allocator, size_t bytes, const char* purpose) {
-  void* memory = allocator->allocate(bytes, NEUTRON_ALIGNMENT);
+  void* memory = allocator != nullptr ? allocator->allocate(bytes, NEUTRON_ALIGNMENT) : nullptr;
   if (memory == nullptr) {
-    ET_LOG(Error, "%s: no memory for %s: %zu bytes needed; enlarge the method allocator", kName, purpose, bytes);
+    ET_LOG(Error, "%s: no memory for %s: %zu bytes needed", kName, purpose, bytes);
   }
   return memory;
 }
@@ -234,7 +233,11 @@ class NeutronBackend final : public BackendInterface {
       return Error::MemoryAllocationFailed;
     }
     ET_CHECK_OK_OR_RETURN_ERROR(prepare(handle));
-    ET_CHECK_OK_OR_RETURN_ERROR(allocate_buffers(allocator, handle));
+    handle->inputs = allocator->allocateList<NeutronConstBuffer>(payload.inputs);
+    handle->outputs = allocator->allocateList<NeutronBuffer>(payload.outputs);
+    if (handle->inputs == nullptr || handle->outputs == nullptr) {
+      return Error::MemoryAllocationFailed;
+    }
     return handle;
   }
 
@@ -246,8 +249,14 @@ class NeutronBackend final : public BackendInterface {
       ET_LOG(Error, "%s: called with %zu arguments, the payload has %zu", kName, args.size(), expected);
       return Error::InvalidArgument;
     }
+    MemoryAllocator* allocator = context.get_temp_allocator();
     for (size_t port = 0; port < static_cast<size_t>(payload.inputs) + payload.outputs; ++port) {
-      ET_CHECK_OK_OR_RETURN_ERROR(bind(handle, args, port));
+      ET_CHECK_OK_OR_RETURN_ERROR(bind(handle, args, port, allocator));
+    }
+    NeutronBuffer scratch, prefetch;
+    if (!allocate(allocator, handle->model.scratch_bytes, "activations (temporary allocator)", &scratch) ||
+        !allocate(allocator, handle->model.prefetch_bytes, "prefetched weights (temporary allocator)", &prefetch)) {
+      return Error::MemoryAllocationFailed;
     }
 
     Trace trace{context.event_tracer(), {}};
@@ -257,8 +266,8 @@ class NeutronBackend final : public BackendInterface {
         payload.inputs,
         handle->outputs,
         payload.outputs,
-        handle->scratch,
-        handle->prefetch,
+        scratch,
+        prefetch,
         trace.tracer != nullptr ? &hooks : nullptr};
     const NeutronStatus status = neutron_run(&handle->model, &run);
     if (status != NEUTRON_STATUS_OK) {
@@ -278,39 +287,17 @@ class NeutronBackend final : public BackendInterface {
   }
 
  private:
-  static Error allocate_buffers(MemoryAllocator* allocator, Handle* handle) {
-    const Payload& payload = handle->payload;
-    const size_t ports = static_cast<size_t>(payload.inputs) + payload.outputs;
-    handle->inputs = allocator->allocateList<NeutronConstBuffer>(payload.inputs);
-    handle->outputs = allocator->allocateList<NeutronBuffer>(payload.outputs);
-    handle->transposed = allocator->allocateList<void*>(ports);
-    if (handle->inputs == nullptr || handle->outputs == nullptr || handle->transposed == nullptr ||
-        !allocate(allocator, handle->model.scratch_bytes, "the activations", &handle->scratch) ||
-        !allocate(allocator, handle->model.prefetch_bytes, "prefetched weights", &handle->prefetch)) {
-      return Error::MemoryAllocationFailed;
-    }
-    for (size_t port = 0; port < ports; ++port) {
-      const NeutronDescriptor& tensor =
-          port < payload.inputs ? handle->model.inputs[port] : handle->model.outputs[port - payload.inputs];
-      handle->transposed[port] = nullptr;
-      if (payload.formats[port] == kChannelsLast) {
-        handle->transposed[port] = allocate(allocator, tensor.bytes, "a transposed tensor");
-        if (handle->transposed[port] == nullptr) {
-          return Error::MemoryAllocationFailed;
-        }
-      }
-    }
-    return Error::Ok;
-  }
-
-  // Give the runtime the tensor of a port, or the transposed copy of it.
-  static Error bind(Handle* handle, Span<EValue*> args, size_t port) {
+  // Give the runtime the tensor of a port, or a transposed copy of it.
+  static Error bind(Handle* handle, Span<EValue*> args, size_t port, MemoryAllocator* allocator) {
     const Tensor* tensor = find_tensor(handle, args, port);
     if (tensor == nullptr) {
       return Error::InvalidArgument;
     }
     const bool transposed = needs_transpose(handle, port, *tensor);
-    void* copy = handle->transposed[port];
+    void* copy = transposed ? allocate(allocator, tensor->nbytes(), "a transposed tensor") : nullptr;
+    if (transposed && copy == nullptr) {
+      return Error::MemoryAllocationFailed;
+    }
     if (port >= handle->payload.inputs) {
       void* data = transposed ? copy : tensor->mutable_data_ptr();
       handle->outputs[port - handle->payload.inputs] = NeutronBuffer{data, tensor->nbytes()};
@@ -328,8 +315,9 @@ class NeutronBackend final : public BackendInterface {
     const Payload& payload = handle->payload;
     for (size_t port = payload.inputs; port < static_cast<size_t>(payload.inputs) + payload.outputs; ++port) {
       const Tensor& tensor = args[payload.maps[port] + static_cast<size_t>(payload.input_args)]->toTensor();
-      if (needs_transpose(handle, port, tensor) &&
-          !transpose_tensor(tensor, handle->transposed[port], tensor.mutable_data_ptr(), false)) {
+      const void* written = handle->outputs[port - payload.inputs].data;
+      if (written != tensor.const_data_ptr() &&
+          !transpose_tensor(tensor, written, tensor.mutable_data_ptr(), false)) {
         return Error::NotSupported;
       }
     }

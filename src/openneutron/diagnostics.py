@@ -180,6 +180,19 @@ CODES: dict[str, CodeInfo] = {
     "ON503": CodeInfo(
         "the runtime refused to run", "The driver found the program or its memory unfit before running it."
     ),
+    "ON510": CodeInfo("program file cannot be read", "There is no such file, or it may not be read."),
+    "ON511": CodeInfo("not an ExecuTorch program", "The bytes do not begin as a .pte file does."),
+    "ON512": CodeInfo(
+        "program damaged",
+        "The .pte is truncated or its bytes were changed: its seal, ExecuTorch's own verification or a rehearsal "
+        "in a process of its own says so. Copy the file again or compile the model again.",
+    ),
+    "ON513": CodeInfo(
+        "operator or backend missing",
+        "The program calls an operator or a delegate that no library in this process provides.",
+    ),
+    "ON514": CodeInfo("inputs do not fit", "The number, shape or type of the inputs is not the program's."),
+    "ON515": CodeInfo("the program failed", "ExecuTorch could not load or run the program."),
     "ON601": CodeInfo("file cannot be written", "The output folder does not exist or is not writable."),
     "ON504": CodeInfo("native library missing", "The C runtime is not built or not found beside the package."),
 }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
@@ -20,6 +22,18 @@ from openneutron.partition.partitioner import BACKEND_ID, NeutronPartitioner, ot
 from openneutron.target import find_target
 
 
+@dataclass(frozen=True)
+class Partition:
+    """One delegate with everything it was made from; ExecuTorch keeps it beside the delegate's node."""
+
+    lowered: Lowered
+    litert: bytes
+    converted: ConvertedModel
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Partition:
+        return self  # ExecuTorch copies programs between its stages; this value never changes
+
+
 class NeutronBackend(BackendDetails):
     """The delegate; ExecuTorch finds it by its class name, which is the delegate id in the .pte."""
 
@@ -33,15 +47,19 @@ class NeutronBackend(BackendDetails):
         if options.intermediates_dir:
             keep_intermediates(Path(options.intermediates_dir), edge_program, litert, converted)
         payload = build_payload(converted, *_ports(lowered), len(lowered.graph.inputs), options.use_profiling)
-        return PreprocessResult(processed_bytes=pack(payload), debug_handle_map=_debug_handles(edge_program))
+        return PreprocessResult(
+            processed_bytes=pack(payload),
+            debug_handle_map=_debug_handles(edge_program),
+            _delegate_info_meta=Partition(lowered, litert, converted),
+        )
 
 
 assert NeutronBackend.__name__ == BACKEND_ID
 
 if other_backends():
     warnings.warn(
-        f"another backend named {BACKEND_ID} is imported ({', '.join(other_backends())}); ExecuTorch finds backends by "
-        "class name, so lowering with both imported is refused",
+        f"another backend named {BACKEND_ID} is imported ({', '.join(other_backends())}); ExecuTorch finds "
+        "backends by class name, so lowering with both imported is refused",
         stacklevel=2,
     )
 
@@ -55,11 +73,15 @@ def _ports(lowered: Lowered) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
 
 def _debug_handles(program: ExportedProgram) -> dict[int, tuple[int, ...]]:
     """One handle for each node ExecuTorch gave one, so that its tools can name what the delegate holds."""
-    handles = sorted({n.meta["debug_handle"] for n in program.graph.nodes if n.meta.get("debug_handle") is not None})
+    handles = sorted(
+        {n.meta["debug_handle"] for n in program.graph.nodes if n.meta.get("debug_handle") is not None}
+    )
     return {i: (handle,) for i, handle in enumerate(handles)}
 
 
-def keep_intermediates(folder: Path, program: ExportedProgram, litert: bytes, converted: ConvertedModel) -> None:
+def keep_intermediates(
+    folder: Path, program: ExportedProgram, litert: bytes, converted: ConvertedModel
+) -> None:
     """Write the LiteRT graph before and after conversion, named after the partition's first operator."""
     folder.mkdir(parents=True, exist_ok=True)
     first = next((n.name for n in program.graph.nodes if n.op == "call_function"), "partition")

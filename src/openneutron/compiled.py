@@ -1,0 +1,153 @@
+"""What compiling a model yields: the program's bytes, and all that a summary or a report wants to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from executorch.exir import EdgeProgramManager
+from executorch.exir.delegate import executorch_call_delegate
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from torch.fx import GraphModule, Node
+from torch.utils.flop_counter import flop_registry
+
+from openneutron.compiler.result import CompiledGraph
+from openneutron.files import write_atomically
+from openneutron.fx import overload
+from openneutron.litert.ir import Graph
+from openneutron.options import CompileOptions
+from openneutron.package.backend import NeutronPartitioner, Partition
+from openneutron.partition.clusters import Rejected, is_compute
+from openneutron.run.program_file import ProgramInfo, parse_program
+from openneutron.target import Target, find_target
+
+
+@dataclass(frozen=True)
+class CompiledProgram:
+    """A compiled model."""
+
+    pte: bytes = field(repr=False)
+    options: CompileOptions
+    partitions: tuple[Partition, ...] = field(repr=False)
+    rejected: tuple[Rejected, ...] = field(repr=False)
+    npu_nodes: tuple[str, ...]  # operators the NPU computes, by their names in the Edge program
+    macs_cpu: int
+    edge: EdgeProgramManager = field(repr=False)
+    info: ProgramInfo = field(repr=False)
+
+    @property
+    def target(self) -> Target:
+        """What it was compiled for."""
+        return find_target(self.options.config)
+
+    @property
+    def graphs(self) -> list[Graph]:
+        """The LiteRT graph of every partition."""
+        return [p.lowered.graph for p in self.partitions]
+
+    @property
+    def compiled(self) -> list[CompiledGraph]:
+        """What the open compiler made of every partition; the eiq converter tells nothing."""
+        return [p.converted.compiled for p in self.partitions if p.converted.compiled is not None]
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Activation memory of the delegates; they run one after the other and share it."""
+        return max((p.converted.scratch_bytes for p in self.partitions), default=0)
+
+    @property
+    def prefetch_bytes(self) -> int:
+        """SRAM for prefetched weights, shared likewise."""
+        return max((p.converted.prefetch_bytes for p in self.partitions), default=0)
+
+    @property
+    def weights_bytes(self) -> int:
+        """Weights of all delegates."""
+        return sum(len(p.converted.weights) for p in self.partitions)
+
+    @property
+    def planned_bytes(self) -> int:
+        """What ExecuTorch plans for the program's own tensors, its inputs and outputs among them."""
+        return max((m.planned_bytes for m in self.info.methods.values()), default=0)
+
+    @property
+    def fits(self) -> bool:
+        """Whether activations, the program's tensors and weights (unless left in flash) fit into the SRAM."""
+        weights = self.prefetch_bytes if self.options.fetch_constants_to_sram else self.weights_bytes
+        need = self.scratch_bytes + self.planned_bytes + weights
+        return need <= (self.options.sram_bytes or self.target.sram_bytes)
+
+    @property
+    def kernels(self) -> list[str]:
+        """The kernels the delegates need."""
+        found = {kernel for graph in self.compiled for kernel in graph.kernels}
+        return [kernel.name for kernel in sorted(found)]
+
+    def save(self, path: Path | str) -> Path:
+        """Write the .pte; nothing half-written is ever seen under its name."""
+        write_atomically(Path(path), self.pte)
+        return Path(path)
+
+    def summary(self, path: Path | str | None = None) -> dict[str, Any]:
+        """The figures as plain data: what `openneutron compile --json` prints."""
+        return {
+            "program": None if path is None else str(path),
+            "target": self.options.config,
+            "converter": self.options.converter,
+            "partitions": len(self.partitions),
+            "npu_nodes": len(self.npu_nodes),
+            "cpu_nodes": [entry.as_dict() for entry in self.rejected],
+            "macs_npu": sum(graph.macs for graph in self.compiled),
+            "macs_cpu": self.macs_cpu,
+            "scratch_bytes": self.scratch_bytes,
+            "sram_prefetch_bytes": self.prefetch_bytes,
+            "weights_bytes": self.weights_bytes,
+            "planned_bytes": self.planned_bytes,
+            "program_bytes": len(self.pte),
+            "fits": self.fits,
+            "cycles_estimated": sum(graph.cycles for graph in self.compiled),
+            "kernels": self.kernels,
+        }
+
+
+def describe(pte: bytes, edge: EdgeProgramManager, partitioner: NeutronPartitioner) -> CompiledProgram:
+    """Collect what is known of a program that `partitioner` has divided."""
+    module = edge.exported_program().graph_module
+    return CompiledProgram(
+        pte=pte,
+        options=partitioner.options,
+        partitions=tuple(_partition(lowered) for lowered in delegates(module)),
+        rejected=tuple(partitioner.rejected),
+        npu_nodes=tuple(c.node.name for group in partitioner.partitions for c in group),
+        macs_cpu=sum(node_macs(node) for node in cpu_nodes(module)),
+        edge=edge,
+        info=parse_program(pte, "program", sealed=True),
+    )
+
+
+def delegates(module: GraphModule) -> list[LoweredBackendModule]:
+    """The delegates of a lowered program in the order in which they are called."""
+    calls = [n for n in module.graph.nodes if n.target is executorch_call_delegate]
+    return [getattr(module, n.args[0].target) for n in calls]
+
+
+def cpu_nodes(module: GraphModule) -> list[Node]:
+    """Operators outside delegates, quantize and dequantize steps aside."""
+    return [n for n in module.graph.nodes if is_compute(n) and n.target is not executorch_call_delegate]
+
+
+def node_macs(node: Node) -> int:
+    """Multiply-accumulates of one operator, counted as torch does; 0 for those that have none."""
+    op = overload(node)
+    formula = None if op is None else flop_registry.get(op.overloadpacket)
+    if formula is None:
+        return 0
+    values = [a.meta["val"] if isinstance(a, Node) else a for a in node.args]
+    return int(formula(*values, **node.kwargs, out_val=node.meta["val"])) // 2
+
+
+def _partition(lowered: LoweredBackendModule) -> Partition:
+    found = lowered.meta["_delegate_info_meta"]
+    assert isinstance(found, Partition), f"{lowered.backend_id} is not ours"
+    return found

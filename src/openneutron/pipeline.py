@@ -1,0 +1,114 @@
+"""From a PyTorch module to a .pte: the stages in order. The file to read first.
+
+    export -> quantize (PT2E, int8) -> Edge dialect -> partition -> LiteRT -> microcode -> .pte
+
+`quantize_model` is the second stage, `compile_model` all of them. The stages after partitioning run inside
+ExecuTorch, which calls `NeutronBackend.preprocess` for every partition; what they made comes back with the
+program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Any
+
+import executorch.kernels.quantized  # noqa: F401  the out variants a quantized program is written with
+import torch
+from executorch.exir import EdgeCompileConfig, EdgeProgramManager, to_edge_transform_and_lower
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+
+from openneutron.compiled import CompiledProgram, describe
+from openneutron.diagnostics import fail
+from openneutron.options import CompileOptions, CustomDelegationOptions
+from openneutron.package.backend import NeutronPartitioner
+from openneutron.passes.edge import remove_quant_io, run_edge_passes
+from openneutron.quantize.loop import calibrate_and_quantize, train_and_quantize
+from openneutron.quantize.quantizer import NeutronQuantizer
+from openneutron.run.seal import seal
+from openneutron.target import DEFAULT_TARGET, NeutronTargetSpec
+
+Inputs = tuple[Any, ...]
+
+
+def compile_model(
+    module: torch.nn.Module | ExportedProgram,
+    example_inputs: Inputs,
+    *,
+    calibration: Iterable[Inputs] | None = None,
+    options: CompileOptions | None = None,
+    delegation: CustomDelegationOptions | None = None,
+    per_channel: bool = False,
+    int8_io: bool = False,
+) -> CompiledProgram:
+    """Compile a model for Neutron.
+
+    With `calibration` inputs the model is quantized first; without, it is taken as it is, quantized or not.
+    What the NPU cannot compute stays on the CPU, and the result says why. Example inputs in
+    `torch.channels_last` give a program that takes its inputs so. `int8_io` drops the quantize and dequantize
+    steps at the program's ends.
+    """
+    options = options or CompileOptions()
+    if calibration is not None:
+        module = quantize_model(module, calibration, per_channel=per_channel, target=options.config)
+    exported = export_model(module, example_inputs)
+    partitioner = NeutronPartitioner(options.to_compile_specs(), custom_delegation_options=delegation)
+    edge = to_edge_transform_and_lower(
+        exported,
+        transform_passes=[run_edge_passes],
+        partitioner=[partitioner],
+        compile_config=EdgeCompileConfig(_check_ir_validity=True, _skip_dim_order=False),
+    )
+    return package_program(remove_quant_io(edge) if int8_io else edge, partitioner)
+
+
+def quantize_model(
+    module: torch.nn.Module | ExportedProgram,
+    calibration_inputs: Iterable[Inputs],
+    *,
+    qat: bool = False,
+    train_fn: Callable[[GraphModule], Any] | None = None,
+    per_channel: bool = False,
+    target: str = DEFAULT_TARGET,
+) -> GraphModule:
+    """Quantize a model to int8: by calibration on sample inputs, or with `qat` by training with `train_fn`.
+
+    The first sample is also the example to export with.
+    """
+    samples = iter(calibration_inputs)
+    first = next(samples, None)
+    if first is None:
+        fail("ON209", "calibration", "there are no calibration inputs", "Give at least one tuple of inputs.")
+    if qat != (train_fn is not None):
+        fail(
+            "ON104",
+            "quantize_model",
+            "qat=True and train_fn belong together",
+            "Give a function that trains the model it is given, or leave both out.",
+        )
+    exported = export_model(
+        module.train() if qat and isinstance(module, torch.nn.Module) else module, _tuple(first)
+    )
+    quantizer = NeutronQuantizer(NeutronTargetSpec(target), is_qat=qat, per_channel=per_channel)
+    everything = map(_tuple, chain([first], samples))
+    if train_fn is not None:
+        return train_and_quantize(exported, train_fn, quantizer, everything)
+    return calibrate_and_quantize(exported, everything, quantizer)
+
+
+def export_model(module: torch.nn.Module | ExportedProgram, example_inputs: Inputs) -> ExportedProgram:
+    """The model as torch.export gives it; an exported one is taken as it is."""
+    if isinstance(module, ExportedProgram):
+        return module
+    return torch.export.export(module, _tuple(example_inputs))
+
+
+def package_program(edge: EdgeProgramManager, partitioner: NeutronPartitioner) -> CompiledProgram:
+    """Serialize a lowered program, seal it, and describe what is in it."""
+    executorch_program = edge.to_executorch()
+    return describe(seal(executorch_program.buffer), edge, partitioner)
+
+
+def _tuple(inputs: Any) -> Inputs:
+    return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)

@@ -1,0 +1,52 @@
+"""Bringing the native half into the process: the delegate, and ExecuTorch's kernels for quantization."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from openneutron.diagnostics import fail
+from openneutron.partition.partitioner import BACKEND_ID
+
+if TYPE_CHECKING:
+    from executorch.runtime import Runtime
+
+NATIVE = Path(__file__).resolve().parents[1] / "_native"
+DELEGATE = NATIVE / "libneutron_backend.so"
+REHEARSE = NATIVE / "neutron_rehearse"
+_BUILD = "Run `make setup` in the repository, or install the package again (pip install -e .)."
+
+
+def executorch_library(name: str) -> Path:
+    """A library of the installed executorch wheel."""
+    spec = importlib.util.find_spec("executorch")
+    assert spec is not None and spec.submodule_search_locations
+    return Path(next(iter(spec.submodule_search_locations))) / "lib" / name
+
+
+@cache
+def load_runtime(library: Path = DELEGATE) -> Runtime:
+    """ExecuTorch's runtime with our delegate and the operators a quantized program calls."""
+    if not library.exists():
+        fail("ON504", library.name, "the ExecuTorch delegate is not built", _BUILD)
+    from executorch.runtime import Runtime
+
+    runtime = Runtime.get()
+    if "quantized_decomposed::quantize_per_tensor.out" not in runtime.operator_registry.operator_names:
+        _load(executorch_library("libexecutorch_kernels_quantized.so"))
+    if not runtime.backend_registry.is_available(BACKEND_ID):
+        _load(library)
+    if not runtime.backend_registry.is_available(BACKEND_ID):
+        fail("ON504", library.name, "the library did not register its backend", _BUILD)
+    return runtime
+
+
+def _load(library: Path) -> None:
+    try:
+        # Global: a registration must reach the one registry of the process, in libexecutorch.
+        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        fail("ON504", library.name, f"the library cannot be loaded: {error}", _BUILD)

@@ -1,0 +1,41 @@
+"""Running a LiteRT model straight from its bytes: the open compiler, then the C runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from openneutron.compiler.compile import compile_graph
+from openneutron.compiler.result import CompiledGraph
+from openneutron.litert.file import read
+from openneutron.options import CompileOptions
+from openneutron.run.native import NativeModel
+from openneutron.run.program_file import read_program
+from openneutron.target import find_target
+
+
+class LiteRTProgram:
+    """A compiled LiteRT model, ready to run; from one thread at a time."""
+
+    def __init__(self, compiled: CompiledGraph, where: str):
+        self.compiled = compiled
+        self._native = NativeModel(compiled.microcode, compiled.weights, where)
+
+    @property
+    def inputs(self) -> list[tuple[tuple[int, ...], np.dtype]]:
+        """Shape and type of every input."""
+        return self._native.inputs
+
+    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The outputs for these inputs, in the model's order."""
+        return self._native.run(inputs)
+
+
+def load_litert(source: Path | str | bytes, options: CompileOptions | None = None) -> LiteRTProgram:
+    """Compile a .tflite file (or its bytes) and make it ready to run on this machine."""
+    data, where = read_program(source)
+    options = options or CompileOptions()
+    graph = read(data)
+    return LiteRTProgram(compile_graph(graph, find_target(options.config), options), where)

@@ -1,0 +1,227 @@
+"""Running a .pte with ExecuTorch's own runtime and our delegate.
+
+Everything that can be wrong with a file is found before ExecuTorch sees it, so that the message can name it:
+ExecuTorch itself reports a number, or ends the process.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from openneutron.diagnostics import OpenNeutronError, fail
+from openneutron.package.payload import check_fits
+from openneutron.run.delegate import REHEARSE, load_runtime
+from openneutron.run.native import NativeModel
+from openneutron.run.program_file import (
+    MethodInfo,
+    ProgramInfo,
+    TensorSpec,
+    check_program,
+    numpy_dtype,
+    parse_program,
+    read_program,
+)
+from openneutron.target import DEFAULT_TARGET
+
+if TYPE_CHECKING:
+    from executorch.runtime import Method, Runtime
+
+Input = torch.Tensor | np.ndarray
+_REHEARSAL_SECONDS = 60
+
+
+class LoadedProgram:
+    """A program ready to run. Calls from several threads take turns; to run at once, each loads its own."""
+
+    def __init__(self, runtime: Runtime, data: bytes, info: ProgramInfo, where: str, etdump: bool = False):
+        self.info = info
+        self._where = where
+        self._runtime = runtime
+        self._lock = threading.Lock()
+        self._methods: dict[str, Method] = {}
+        try:
+            self._program = runtime.load_program(data, enable_etdump=etdump)
+        except RuntimeError as error:
+            fail(
+                "ON512",
+                where,
+                f"ExecuTorch refuses the program: {_first_line(error)}",
+                "Copy or compile it again.",
+            )
+
+    def run(self, inputs: Sequence[Input], method: str = "forward") -> list[np.ndarray]:
+        """The outputs of a method for these inputs, which must have its shapes and types."""
+        info = self.method(method)
+        arguments = self._arguments(info, inputs)
+        with self._lock:
+            loaded = self._load(info)
+            try:
+                outputs = loaded.execute(arguments)
+            except RuntimeError as error:
+                fail(
+                    "ON515",
+                    self._where,
+                    f"{method} failed: {_first_line(error)}",
+                    "ExecuTorch's messages above say more.",
+                )
+        return [_array(value) for value in outputs]
+
+    def method(self, name: str = "forward") -> MethodInfo:
+        """What a method takes and returns."""
+        if name not in self.info.methods:
+            known = ", ".join(sorted(self.info.methods))
+            fail("ON515", self._where, f"the program has no method '{name}'", f"It has: {known}")
+        return self.info.methods[name]
+
+    def write_etdump(self, path: Path) -> None:
+        """Write the events of all runs so far for ExecuTorch's Inspector; needs `etdump=True` at loading."""
+        debug = tempfile.NamedTemporaryFile(delete=False)  # noqa: SIM115  ExecuTorch wants a second file
+        debug.close()
+        try:
+            self._program.write_etdump_result_to_file(str(path), debug.name)
+        finally:
+            os.unlink(debug.name)
+
+    def _load(self, info: MethodInfo) -> Method:
+        if info.name not in self._methods:
+            self._check_registered(info)
+            try:
+                self._methods[info.name] = self._program.load_method(info.name)
+            except RuntimeError as error:
+                _explain_payloads(info, self._where)
+                fail(
+                    "ON515",
+                    self._where,
+                    f"{info.name} cannot be loaded: {_first_line(error)}",
+                    "ExecuTorch's messages above say more.",
+                )
+        return self._methods[info.name]
+
+    def _check_registered(self, info: MethodInfo) -> None:
+        missing = sorted(set(info.operators) - self._runtime.operator_registry.operator_names)
+        if missing:
+            fail(
+                "ON513",
+                self._where,
+                f"there is no kernel for {', '.join(missing)}",
+                "Load the library that registers it first, or lower the model so that it is not needed.",
+            )
+        known = set(self._runtime.backend_registry.registered_backend_names)
+        absent = sorted({d.backend for d in info.delegates} - known)
+        if absent:
+            fail(
+                "ON513",
+                self._where,
+                f"there is no backend {', '.join(absent)}",
+                f"Load its library first. Here are: {', '.join(sorted(known))}.",
+            )
+
+    def _arguments(self, info: MethodInfo, inputs: Sequence[Input]) -> tuple[Any, ...]:
+        if len(inputs) != len(info.inputs):
+            listing = ", ".join(str(spec) for spec in info.inputs)
+            fail(
+                "ON514",
+                self._where,
+                f"{len(inputs)} inputs given, {info.name} takes {len(info.inputs)}",
+                f"It takes {listing}." if listing else "",
+            )
+        pairs = zip(inputs, info.inputs, strict=True)
+        return tuple(
+            _argument(value, spec, f"{self._where}: input {i}") for i, (value, spec) in enumerate(pairs)
+        )
+
+
+def load_program(
+    source: Path | str | bytes, *, target: str = DEFAULT_TARGET, etdump: bool = False
+) -> LoadedProgram:
+    """Load a .pte file (or its bytes) to run it here; whatever is wrong with it is a diagnostic."""
+    data, where = read_program(source)
+    sealed = check_program(data, where)
+    runtime = load_runtime()
+    if not sealed:
+        rehearse(data, where)
+    info = parse_program(data, where, sealed)
+    for method in info.methods.values():
+        for i, delegate in enumerate(d for d in method.delegates if d.is_neutron):
+            place = f"{where}: {method.name}, delegate {i}"
+            check_fits(delegate.payload(place), target, place)
+    return LoadedProgram(runtime, data, info, where, etdump)
+
+
+def rehearse(data: bytes, where: str) -> None:
+    """Load and run a program without a seal in a process of its own: a damaged one may end it."""
+    if not REHEARSE.exists():
+        return  # built with the delegate; only a partial build lacks it
+    with tempfile.NamedTemporaryFile(suffix=".pte") as file:
+        file.write(data)
+        file.flush()
+        try:
+            done = subprocess.run([str(REHEARSE), file.name], capture_output=True, timeout=_REHEARSAL_SECONDS)
+        except subprocess.TimeoutExpired:
+            return  # slow is not damaged
+    if done.returncode < 0:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        fail(
+            "ON512",
+            where,
+            f"the program ended the process that rehearsed it: {' '.join(lines[-1:])}",
+            "The file is damaged: copy it again, or compile the model again.",
+        )
+
+
+def _explain_payloads(info: MethodInfo, where: str) -> None:
+    """Prepare every payload here, where the reason for a refusal can be had in words."""
+    for i, delegate in enumerate(d for d in info.delegates if d.is_neutron):
+        place = f"{where}: {info.name}, delegate {i}"
+        payload = delegate.payload(place)
+        try:
+            NativeModel(payload.microcode, payload.weights, place)
+        except OpenNeutronError as error:
+            found = error.diagnostic
+            fail("ON512" if found.code == "ON503" else found.code, place, found.problem, found.hint)
+
+
+def _argument(value: Any, spec: TensorSpec | None, where: str) -> Any:
+    if spec is None:
+        return value
+    if not isinstance(value, torch.Tensor | np.ndarray):
+        fail(
+            "ON514",
+            where,
+            f"is {type(value).__name__}, the program takes {spec}",
+            "Give an array or a tensor.",
+        )
+    # A name torch and NumPy share; a type NumPy lacks is compared by torch's name alone.
+    dtype = str(value.dtype).removeprefix("torch.")
+    if tuple(value.shape) != spec.shape or dtype != str(numpy_dtype(spec) or spec.dtype):
+        fail(
+            "ON514",
+            where,
+            f"is {dtype}{list(value.shape)}, the program takes {spec}",
+            "Convert it; a program is compiled for one shape and type.",
+        )
+    tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(value))
+    return in_order(tensor, spec.dim_order)
+
+
+def in_order(tensor: torch.Tensor, dim_order: Sequence[int]) -> torch.Tensor:
+    """The same tensor with its dimensions in that order in memory."""
+    back = [list(dim_order).index(d) for d in range(tensor.ndim)]
+    return tensor.permute(list(dim_order)).contiguous().permute(back)
+
+
+def _array(value: Any) -> np.ndarray:
+    return value.numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
