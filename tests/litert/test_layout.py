@@ -240,6 +240,26 @@ def test_a_chain_of_conversions_is_not_mistaken() -> None:
     assert transposes(b, y, b.to_channels_last(y)) <= 3
 
 
+def test_a_tie_is_not_broken_towards_many_dimensions() -> None:
+    b = Naive()
+    x = b.reshape(b.conv(b.image((1, 6, 4, 4))), (1, 4, 2, 2, 2, 2))  # as pixel_shuffle does
+    graph = finish(b.graph([b.transpose(b.relu(x), (0, 1, 4, 2, 5, 3))]))
+    assert [op.operand(0).rank for op in graph.ops if op.kind is Builtin.TRANSPOSE] == [4, 6]
+    b = Naive()
+    x = b.conv(b.image((1, 6, 4, 4)))
+    for rank in (5, 6, 7, 8):
+        x = b.reshape(x, (1, 4, *(1,) * (rank - 4), 4, 4))
+    assert transposes(b, b.reshape(x, (1, 2, 32))) == 2
+
+
+def test_sums_of_floats_keep_their_order() -> None:
+    b = Naive()
+    x = b.input("x", (1, 5, 6, 7), "float32")
+    operands = [b.transpose(x, (0, 3, 1, 2)), b.ints((1, 2))]
+    y = b.op(Builtin.MEAN, operands, (1, 1, 1, 6), dtype="float32", options={"keepDims": True})
+    assert transposes(b, b.transpose(y, (0, 2, 3, 1))) == 1
+
+
 def test_outputs_that_are_equal_stay_apart() -> None:
     b = Naive()
     x = b.conv(b.image())

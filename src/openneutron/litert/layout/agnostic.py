@@ -39,6 +39,9 @@ SPATIAL = frozenset({
     Builtin.SPACE_TO_BATCH_ND, Builtin.SPACE_TO_DEPTH, Builtin.TRANSPOSE_CONV,
 })  # fmt: skip
 
+MAX_RANK = 6
+"""LiteRT transposes no more dimensions than this; what could not be converted must stay as it is."""
+
 Turn = Callable[[int], Perm]
 """The permutation, by rank, from the version that an op is written in to the other one."""
 
@@ -66,6 +69,8 @@ def is_agnostic(op: Op, version: int) -> bool:
     if len(op.outputs) != 1 or (op.output.quant is not None and not op.output.quant.is_per_tensor):
         return False
     rank = op.output.rank
+    if max(rank, *(t.rank for t in op.inputs if t is not None)) > MAX_RANK:
+        return False
     if op.kind in UNARY:
         return not op.operand(0).is_const
     if op.kind in BINARY:
@@ -82,7 +87,7 @@ def is_agnostic(op: Op, version: int) -> bool:
         complete = all(t.is_const and t.rank and t.shape[0] == rank for t in _per_dimension(op))
         return op.operand(0).rank == rank and complete and not masked
     if op.kind in REDUCE:
-        return op.operand(1).is_const and _reduce_is_agnostic(op, version)
+        return _axes_are_free(op) and _reduce_is_agnostic(op, version)
     if op.kind is Builtin.RESHAPE:
         return _reshape_is_agnostic(op.operand(0), op.output, version)
     return False
@@ -102,6 +107,12 @@ def _reshape_is_agnostic(source: Tensor, target: Tensor, version: int) -> bool:
     return source.shape[0] == target.shape[0] and source.shape[channels] == target.shape[channels]
 
 
+def _axes_are_free(op: Op) -> bool:
+    """Whether a reduction's elements may be taken in another order: not if it adds floats."""
+    adds_floats = op.kind in (Builtin.MEAN, Builtin.SUM) and op.operand(0).dtype == "float32"
+    return op.operand(1).is_const and not adds_floats
+
+
 def _reduce_is_agnostic(op: Op, version: int) -> bool:
     if op.options.get("keepDims", False):
         return True
@@ -115,7 +126,7 @@ def reads_either(op: Op, version: int) -> bool:
 
     So does a reduction that leaves the remaining dimensions in one order, whatever the version.
     """
-    if op.kind not in REDUCE or op.options.get("keepDims", False) or not op.operand(1).is_const:
+    if op.kind not in REDUCE or op.options.get("keepDims", False) or not _axes_are_free(op):
         return False
     turn, axes = turn_from(version)(op.operand(0).rank), reduced_axes(op)
     return [p for p in turn if p not in axes] == [p for p in range(len(turn)) if p not in axes]

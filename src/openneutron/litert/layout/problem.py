@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from openneutron.litert.ir import Builtin, Op, Tensor
-from openneutron.litert.layout.agnostic import between, layout_operands, reads_either, turn_from
+from openneutron.litert.layout.agnostic import MAX_RANK, between, layout_operands, reads_either, turn_from
 from openneutron.litert.layout.orient import Plan
 from openneutron.litert.perm import Perm, compose, moves_nothing, permutation, permute
 
@@ -78,13 +78,17 @@ def pose(plan: Plan) -> Problem:
         if not t.is_const:
             demands.setdefault(plan.value[t], []).append(plan.version[t])
 
-    byte = len(makers) + 1  # one more byte outweighs any number of ops; among equal bytes fewer ops win
+    # One more byte outweighs any number of ops. Among equal bytes fewer ops win, then those of rank 4 or
+    # less: a kernel for more dimensions is slower, and not every converter has one.
+    op_cost = 2 * MAX_RANK
+    byte_cost = 2 * op_cost * (len(makers) + 1)
     uses = []
     for value, maker in makers.items():
         wanted = tuple(d for d in dict.fromkeys(demands.get(value, [])) if d != maker)
         if wanted and value.rank > 2:
             free = moves_nothing(value.shape, turn_from(plan.version[value])(value.rank))
-            uses.append(Use(maker, wanted, 1 if free else value.nbytes * byte + 1))
+            moved = 0 if free else value.nbytes
+            uses.append(Use(maker, wanted, moved * byte_cost + op_cost + max(0, value.rank - 4)))
     return Problem(tuple(uses))
 
 
