@@ -10,39 +10,19 @@ from collections.abc import Callable
 
 import numpy as np
 
+from openneutron.compiler.check import check_graph
 from openneutron.compiler.rewrite import Rewriter, drop_dead_ops, rewrite
-from openneutron.compiler.shapes import axes_of
+from openneutron.compiler.shapes import axes_of, resolve_strided_slice
 from openneutron.diagnostics import fail
 from openneutron.litert.ir import Builtin, Graph, Op, Tensor, constant
 from openneutron.litert.reference import run_reference
 
 
 def import_graph(graph: Graph) -> Graph:
-    """The graph in the compiler's few operators; dynamic or empty tensors are a diagnostic."""
-    graph = drop_dead_ops(graph.verify())
-    _check_static(graph)
+    """The graph in the compiler's few operators; one that makes no sense is a diagnostic."""
+    graph = check_graph(drop_dead_ops(graph.verify()))
     graph = rewrite(graph, _legalize)
     return fold_constants(graph)
-
-
-def _check_static(graph: Graph) -> None:
-    for op in graph.ops:
-        for t in op.outputs:
-            if any(d < 1 for d in t.shape):
-                fail(
-                    "ON402",
-                    f"{op.kind.name} {t.name}",
-                    f"the shape {list(t.shape)} is not static and positive",
-                    "Convert the model with fixed sizes.",
-                )
-    for t in graph.inputs:
-        if any(d < 1 for d in t.shape):
-            fail(
-                "ON402",
-                f"input {t.name}",
-                f"the shape {list(t.shape)} is not static and positive",
-                "Convert the model with fixed sizes.",
-            )
 
 
 def fold_constants(graph: Graph) -> Graph:
@@ -60,7 +40,13 @@ def fold_constants(graph: Graph) -> Graph:
         graph.outputs
     )
     wanted = [t for op in foldable for t in op.outputs if t in read]
-    values = run_reference(Graph([], wanted, foldable, graph.name).verify(), [])
+    try:
+        values = run_reference(Graph([], wanted, foldable, graph.name).verify(), [])
+    except (RuntimeError, ValueError) as error:
+        names = ", ".join(f"{op.kind.name} {op.outputs[0].name}" for op in foldable[:3])
+        fail(
+            "ON402", names, f"LiteRT refuses to compute these constants ({error})", "Export the model again."
+        )
     constants = {
         t: constant(t.name, v.reshape(t.shape), t.quant) for t, v in zip(wanted, values, strict=True)
     }
@@ -141,7 +127,7 @@ def _strided_slice(op: Op, out: Rewriter) -> bool:
     if not all(op.operand(i).is_const for i in (1, 2, 3)):
         return False
     source = op.operand(0)
-    begin, end, stride, size = _resolve(op)
+    begin, end, stride, size = resolve_strided_slice(op)
     if tuple(size) == op.output.shape:
         cut = op.output
     else:
@@ -168,40 +154,6 @@ def _strided_slice(op: Op, out: Rewriter) -> bool:
     if cut is not op.output:
         out.reshape(cut, op.output, op.origin)
     return True
-
-
-def _resolve(op: Op) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Begin, end, stride and size along every axis of the source, masks applied."""
-    shape = op.operand(0).shape
-    begins, ends, strides = (op.operand(i).array.tolist() for i in (1, 2, 3))
-
-    def bit(mask: str, index: int) -> bool:
-        return bool(int(op.options.get(mask, 0)) >> index & 1)
-
-    specs: list[slice | int] = []
-    given = sum(not bit("newAxisMask", i) and not bit("ellipsisMask", i) for i in range(len(begins)))
-    for i, (b, e, s) in enumerate(zip(begins, ends, strides, strict=True)):
-        if bit("ellipsisMask", i):
-            specs += [slice(None)] * (len(shape) - given)
-        elif bit("newAxisMask", i):
-            continue  # a new axis of length 1 is in the output's shape only
-        elif bit("shrinkAxisMask", i):
-            specs.append(b)
-        else:
-            e = b + e if op.options.get("offset") else e
-            specs.append(slice(None if bit("beginMask", i) else b, None if bit("endMask", i) else e, s))
-    specs += [slice(None)] * (len(shape) - len(specs))
-    result: tuple[list[int], list[int], list[int], list[int]] = ([], [], [], [])
-    for spec, length in zip(specs, shape, strict=True):
-        if isinstance(spec, int):
-            first = spec + length if spec < 0 else spec
-            values = (first, first + 1, 1, 1)
-        else:
-            first, last, step = spec.indices(length)
-            values = (first, last, step, len(range(first, last, step)))
-        for target, value in zip(result, values, strict=True):
-            target.append(value)
-    return result
 
 
 _RULES: dict[Builtin, Callable[[Op, Rewriter], bool]] = {

@@ -53,6 +53,40 @@ def _strided(op: Op) -> SliceRegion | None:
     return SliceRegion(tuple(begin), tuple(size)) if tuple(size) == op.output.shape else None
 
 
+def resolve_strided_slice(op: Op) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Begin, end, stride and size along every axis of the source, masks applied."""
+    shape = op.operand(0).shape
+    begins, ends, strides = (op.operand(i).array.tolist() for i in (1, 2, 3))
+
+    def bit(mask: str, index: int) -> bool:
+        return bool(int(op.options.get(mask, 0)) >> index & 1)
+
+    specs: list[slice | int] = []
+    given = sum(not bit("newAxisMask", i) and not bit("ellipsisMask", i) for i in range(len(begins)))
+    for i, (b, e, s) in enumerate(zip(begins, ends, strides, strict=True)):
+        if bit("ellipsisMask", i):
+            specs += [slice(None)] * (len(shape) - given)
+        elif bit("newAxisMask", i):
+            continue  # a new axis of length 1 is in the output's shape only
+        elif bit("shrinkAxisMask", i):
+            specs.append(b)
+        else:
+            e = b + e if op.options.get("offset") else e
+            specs.append(slice(None if bit("beginMask", i) else b, None if bit("endMask", i) else e, s))
+    specs += [slice(None)] * (len(shape) - len(specs))
+    result: tuple[list[int], list[int], list[int], list[int]] = ([], [], [], [])
+    for spec, length in zip(specs, shape, strict=True):
+        if isinstance(spec, int):
+            first = spec + length if spec < 0 else spec
+            values = (first, first + 1, 1, 1)
+        else:
+            first, last, step = spec.indices(length)
+            values = (first, last, step, len(range(first, last, step)))
+        for target, value in zip(result, values, strict=True):
+            target.append(value)
+    return result
+
+
 def _clip(index: int, length: int) -> int:
     return min(max(index + length if index < 0 else index, 0), length)
 
