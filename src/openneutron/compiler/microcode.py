@@ -124,7 +124,8 @@ class Ref:
     offset: U32 = 0
 
     def __str__(self) -> str:
-        name = Region(self.region).name.lower()
+        known = self.region in Region._value2member_map_
+        name = Region(self.region).name.lower() if known else f"region{self.region}"
         if self.region in (Region.INPUT, Region.OUTPUT):
             name += str(self.index)
         return f"{name}+{self.offset}" + (f"%{self.rows}" if self.rows else "")

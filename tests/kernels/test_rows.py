@@ -1,0 +1,69 @@
+"""Window kernels computed stripe by stripe, through rolling buffers, give the same bits as whole."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from openneutron.compiler import microcode as mc
+from openneutron.compiler.constants import ConstPool
+from openneutron.compiler.microcode import Program, Ref, Region, descriptor, encode
+from openneutron.compiler.select import select
+from openneutron.litert.ir import Graph, Op
+from openneutron.litert.reference import run_reference
+from openneutron.run.native import NativeModel
+from tests.kernels import test_conv
+from tests.kernels.harness import Maker
+from tests.native import libraries
+
+
+def _rows_of(call: mc.Params, y0: int, y1: int, source: Ref, held: int) -> mc.Params:
+    """The call restricted to output rows y0..y1, its input in a rolling buffer of `held` rows."""
+    window = replace(call.window, y0=y0, y1=y1)  # type: ignore[attr-defined]
+    view = replace(call.input, ref=replace(source, rows=held))  # type: ignore[attr-defined]
+    return replace(call, window=window, input=view)  # type: ignore[call-arg]
+
+
+def _striped(op: Op, height: int) -> tuple[Program, bytes]:
+    """Input rows are copied into a rolling buffer just before the stripe that first needs them."""
+    pool = ConstPool()
+    place = {op.operand(0): Ref(Region.INPUT), op.output: Ref(Region.OUTPUT)}
+    (whole,) = select(op, place.__getitem__, pool)
+    window = whole.window  # type: ignore[attr-defined]
+    row = window.in_w * window.in_c
+    held = min((height - 1) * window.stride_h + (window.kernel_h - 1) * window.dilation_h + 1, window.in_h)
+    calls: list[mc.Params] = []
+    loaded = 0
+    for y0 in range(0, window.out_h, height):
+        y1 = min(y0 + height, window.out_h)
+        last = (y1 - 1) * window.stride_h - window.pad_top + (window.kernel_h - 1) * window.dilation_h
+        for y in range(loaded, min(last + 1, window.in_h)):
+            dims, strides = (1, 1, 1, 1, 1, row), (0, 0, 0, 0, 0, 1)
+            target = Ref(Region.SCRATCH, offset=y % held * row)
+            calls.append(mc.Copy(Ref(Region.INPUT, offset=y * row), target, 1, dims, strides, strides))
+            loaded = y + 1
+        calls.append(_rows_of(whole, y0, y1, Ref(Region.SCRATCH), held))
+    weights = pool.bytes()
+    shapes = [(descriptor(t.dtype, t.shape),) for t in (op.operand(0), op.output)]
+    return Program(tuple(calls), *shapes, len(weights), held * row, weights_crc=zlib.crc32(weights)), weights
+
+
+@pytest.mark.parametrize("case", [test_conv.conv, test_conv.depthwise, test_conv.pool])
+def test_stripes_equal_whole(case):
+    make = Maker(np.random.default_rng(11))
+    done = 0
+    while done < 25:
+        op = case(make)
+        if op.operand(0).shape[0] != 1:
+            continue
+        x = make.values(op.operand(0))
+        (want,) = run_reference(Graph([op.operand(0)], [op.output], [op]), [x])
+        for height in {1, 2, op.output.shape[1]}:
+            program, weights = _striped(op, height)
+            for name, path in libraries().items():
+                (got,) = NativeModel(encode(program), weights, name, library=path).run([x])
+                np.testing.assert_array_equal(want, got, f"{name}, {height} rows: {op!r}")
+        done += 1

@@ -1,0 +1,203 @@
+"""The driver's statuses: what is wrong is named, before anything runs."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from openneutron.compiler import microcode as mc
+from openneutron.compiler.microcode import Kernel, Program, Ref, Region, decode, descriptor, encode, seal
+from openneutron.diagnostics import OpenNeutronError
+from openneutron.run import native
+from tests.native import build, libraries
+from tests.runtime.programs import streamed_program
+
+LIBRARY = libraries()["portable"]
+
+
+def words(raw: bytes, **changes: int) -> bytes:
+    """The microcode with header fields changed and the checksum repaired."""
+    header = mc.unpack(mc.Header, raw)
+    return seal(mc.pack(replace(header, **changes)) + raw[mc.format_of(mc.Header).size :])
+
+
+def refuse(microcode: bytes, weights: bytes, library: Path = LIBRARY) -> str:
+    with pytest.raises(OpenNeutronError) as caught:
+        native.NativeModel(microcode, weights, library=library)
+    return caught.value.diagnostic.problem
+
+
+def test_runs_and_prefetches():
+    microcode, weights = streamed_program()
+    model = native.NativeModel(microcode, weights, library=LIBRARY)
+    x = np.arange(-16, 16, dtype=np.int8)
+    (y,) = model.run([x])
+    np.testing.assert_array_equal(x, y)  # the table reverses, twice
+    assert (model.scratch_bytes, model.prefetch_bytes) == (32, 256)
+    assert [k for k, _ in model.profile([x])] == [Kernel.PREFETCH, Kernel.WAIT, Kernel.TABLE, Kernel.TABLE]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"magic": 0x64434D6E}, "not an OpenNeutron microcode"),
+        ({"format_version": 99}, "another format version"),
+        ({"target": 77}, "another target"),
+        ({"header_bytes": 64}, "header contradicts itself"),
+        ({"inputs": 300}, "header contradicts itself"),
+        ({"calls_offset": 8}, "header contradicts itself"),
+        ({"weights_bytes": 1 << 20}, "weights are shorter"),
+        ({"weights_crc": 1}, "weights are damaged"),
+        ({"calls": 9}, "malformed (call 4"),
+        ({"scratch_bytes": 8}, "outside its memory region (call 2, kernel TABLE)"),
+        ({"prefetch_bytes": 16}, "outside its memory region (call 0, kernel PREFETCH)"),
+        ({"channels": 0}, "outside the kernel's range (call 0, kernel PREFETCH)"),
+        ({"required_kernels": (0, 1 << 30, 0, 0)}, "does not know"),
+    ],
+)
+def test_header_errors(change, message):
+    microcode, weights = streamed_program()
+    assert message in refuse(words(microcode, **change), weights)
+
+
+def test_every_truncation_is_noticed():
+    microcode, weights = streamed_program()
+    for size in range(len(microcode)):
+        problem = refuse(microcode[:size], weights)
+        assert "shorter" in problem or "null" in problem, (size, problem)
+    refuse(microcode, weights[:100])
+
+
+def test_every_flipped_bit_is_noticed():
+    microcode, weights = streamed_program()
+    for bit in range(len(microcode) * 8):
+        damaged = bytearray(microcode)
+        damaged[bit // 8] ^= 1 << bit % 8
+        refuse(bytes(damaged), weights)
+
+
+def _calls(*calls: mc.Params, **changes: int) -> bytes:
+    shape = (descriptor("int8", (32,)),)
+    program = Program(calls, shape, shape, 256, 32)
+    return words(encode(program), **changes) if changes else encode(program)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (mc.Table(Ref(Region.INPUT), Ref(Region.INPUT), Ref(Region.WEIGHTS), 1, 32, 32, 32), "write to an input"),
+        (mc.Table(Ref(Region.INPUT), Ref(Region.WEIGHTS), Ref(Region.WEIGHTS), 1, 32, 32, 32), "write to an input"),
+        (mc.Table(Ref(Region.INPUT, 1), Ref(Region.OUTPUT), Ref(Region.WEIGHTS), 1, 1, 1, 1), "memory region"),
+        (mc.Table(Ref(9), Ref(Region.OUTPUT), Ref(Region.WEIGHTS), 1, 1, 1, 1), "memory region"),
+        (mc.Table(Ref(Region.INPUT), Ref(Region.OUTPUT, offset=1), Ref(Region.WEIGHTS), 1, 32, 32, 32), "memory"),
+        (mc.Table(Ref(Region.INPUT), Ref(Region.OUTPUT), Ref(Region.WEIGHTS), 0, 32, 32, 32), "kernel's range"),
+        (mc.Softmax(Ref(Region.INPUT), Ref(Region.OUTPUT), 1, 32, 1, 31, -1), "kernel's range"),
+        (mc.Dequantize(Ref(Region.INPUT), Ref(Region.OUTPUT, offset=2), 4, 1.0, 0), "not aligned"),
+    ],
+)
+def test_call_errors(call, message):
+    assert message in refuse(words(_calls(call), weights_crc=0x0D968558), bytes(256))
+
+
+def test_wrong_inputs_are_named():
+    microcode, weights = streamed_program()
+    model = native.NativeModel(microcode, weights, library=LIBRARY)
+    with pytest.raises(OpenNeutronError, match=r"0 inputs given, the model has 1"):
+        model.run([])
+    with pytest.raises(OpenNeutronError, match=r"input 0 is int8\[31\], the model takes int8\[32\]"):
+        model.run([np.zeros(31, np.int8)])
+
+
+def test_run_checks_its_buffers():
+    """Statuses that Python's own checks would hide."""
+    microcode, weights = streamed_program()
+    model = native.NativeModel(microcode, weights, library=LIBRARY)
+    library = native.load(LIBRARY)
+    data = np.zeros(512, np.uint8)
+    at = data.ctypes.data + -data.ctypes.data % 16
+
+    def status(size_in=32, size_out=32, scratch=(at, 32), prefetch=(at + 64, 256), count=1, out=at) -> str:
+        ins, outs = native._Buffer(at, size_in), native._Buffer(out, size_out)
+        run = native._Run(ctypes.pointer(ins), count, ctypes.pointer(outs), count, native._Buffer(*scratch),
+                          native._Buffer(*prefetch), None)  # fmt: skip
+        return model._message(library.neutron_run(ctypes.byref(model._model), ctypes.byref(run)))
+
+    assert status() == "no error"
+    assert "input buffer is smaller" in status(size_in=31)
+    assert "output buffer is smaller" in status(size_out=31)
+    assert "scratch buffer is smaller" in status(scratch=(at, 31))
+    assert "not aligned" in status(scratch=(at + 1, 32))
+    assert "prefetch buffer is smaller" in status(prefetch=(at + 64, 255))
+    assert "number of inputs" in status(count=0)
+    assert "pointer is null" in status(out=None)
+    empty = native._Model()
+    run = native._Run()
+    assert "not prepared" in model._message(library.neutron_run(ctypes.byref(empty), ctypes.byref(run)))
+    assert "null" in model._message(library.neutron_prepare(None, None))
+
+
+def test_every_status_and_kernel_has_words():
+    library = native.load(LIBRARY)
+    library.neutron_status_message.restype = library.neutron_kernel_name.restype = ctypes.c_char_p
+    messages = [library.neutron_status_message(i) for i in range(26)]
+    assert len(set(messages)) == 26 and b"unknown status" not in messages
+    assert library.neutron_status_message(26) == b"unknown status"
+    assert [library.neutron_kernel_name(k).decode() for k in Kernel] == [k.name for k in Kernel]
+
+
+SELECTION = """
+#include "neutron.h"
+int32_t (*const neutronKernels[NEUTRON_KERNEL_KINDS])(const struct NeutronMachine *, const void *) = {
+    [NEUTRON_KERNEL_PREFETCH] = neutron_prefetch, [NEUTRON_KERNEL_WAIT] = neutron_wait, %s
+};
+"""
+
+
+def test_missing_kernel_is_named(tmp_path):
+    """A strong table replaces the weak one; a kernel it lacks is refused by name."""
+    microcode, weights = streamed_program()
+    flags = ("-O1", "-fPIC", "-shared")
+    (tmp_path / "without.c").write_text(SELECTION % "")
+    without = build("libneutron_without.so", *flags, extra=(tmp_path / "without.c",))
+    problem = refuse(microcode, weights, without)
+    assert problem == "the microcode needs a kernel that is not linked into this firmware (kernel TABLE)"
+    (tmp_path / "with.c").write_text(SELECTION % "[NEUTRON_KERNEL_TABLE] = neutron_table,")
+    enough = build("libneutron_with.so", *flags, extra=(tmp_path / "with.c",))
+    x = np.arange(32, dtype=np.int8)
+    np.testing.assert_array_equal(native.NativeModel(microcode, weights, library=enough).run([x])[0], x)
+
+
+def test_callbacks_get_the_copies():
+    """The application's copy and wait are called in order, with the channel; their failure ends the run."""
+    microcode, weights = streamed_program()
+    model = native.NativeModel(microcode, weights, library=LIBRARY)
+    log: list[tuple[str, int]] = []
+
+    @native._COPY
+    def copy(_context, destination, source, size, channel):
+        ctypes.memmove(destination, source, size)
+        log.append(("copy", channel))
+        return 0
+
+    @native._WAIT
+    def wait(_context, channel):
+        log.append(("wait", channel))
+        return 0 if len(log) < 4 else 5
+
+    hooks = native._Hooks(None, copy, wait, native._TRACE())
+    x = np.arange(32, dtype=np.int8)
+    np.testing.assert_array_equal(model._run([x], ctypes.pointer(hooks))[0], x)
+    assert log == [("copy", 0), ("wait", 0)]
+    with pytest.raises(OpenNeutronError, match="callback reported an error"):
+        model._run([x], ctypes.pointer(hooks))
+
+
+def test_python_decodes_what_the_driver_takes():
+    microcode, _ = streamed_program()
+    assert encode(decode(microcode)) == microcode
+    assert struct.unpack_from("<13I", microcode)[6] == len(microcode)

@@ -1,0 +1,89 @@
+"""What the object files show: no heap, no writable globals, no warnings, on the host and for the Cortex-M33."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.native import COMMON, VECTOR_FLAGS, portable_sources, vector_sources
+
+CROSS = "arm-none-eabi-"
+CORTEX_M33 = ("-mcpu=cortex-m33", "-mthumb", "-mfloat-abi=softfp", "-mfpu=fpv5-sp-d16", "-Os")
+# What the compiler itself may call: moving memory, and arithmetic a core lacks.
+ALLOWED_ON_ARM = ("memcpy", "memmove", "memset", "__aeabi_")
+
+
+def compile_all(folder: Path, prefix: str, flags: tuple[str, ...], sources: list[Path]) -> list[Path]:
+    """Object files; a warning is an error."""
+    objects = []
+    for source in sources:
+        objects.append(folder / f"{source.stem}.o")
+        command = [f"{prefix}gcc", *COMMON, *flags, *VECTOR_FLAGS.get(source.name, ()), "-c", source, "-o", objects[-1]]
+        done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+        assert done.returncode == 0 and not done.stderr, done.stderr
+    return objects
+
+
+def symbols(prefix: str, objects: list[Path]) -> set[tuple[str, str]]:
+    """(type, name) of every symbol."""
+    text = subprocess.run([f"{prefix}nm", *map(str, objects)], capture_output=True, text=True, check=True).stdout
+    return {(f[-2], f[-1]) for line in text.splitlines() if len(f := line.split()) >= 2 and not line.endswith(":")}
+
+
+def check_symbols(found: set[tuple[str, str]]) -> None:
+    writable = sorted(name for kind, name in found if kind in "bBdDcCsSgG")
+    assert not writable, f"writable globals: {writable}"
+    defined = {name for kind, name in found if kind != "U"}
+    called = {name for kind, name in found if kind == "U"} - defined
+    heap = called & {"malloc", "calloc", "realloc", "free", "printf", "abort", "exit", "__assert_fail"}
+    assert not heap, f"the runtime calls {heap}"
+
+
+def test_host_objects(tmp_path):
+    sources = portable_sources() + vector_sources()
+    check_symbols(symbols("", compile_all(tmp_path, "", ("-O2", "-fno-pic", "-DNEUTRON_X86"), sources)))
+
+
+@pytest.mark.firmware
+def test_cortex_m33_objects(tmp_path):
+    if shutil.which(f"{CROSS}gcc") is None:
+        if os.environ.get("OPENNEUTRON_REQUIRE_FIRMWARE"):
+            pytest.fail(f"{CROSS}gcc is missing")
+        pytest.skip(f"{CROSS}gcc is missing")
+    found = symbols(CROSS, compile_all(tmp_path, CROSS, CORTEX_M33, portable_sources()))
+    check_symbols(found)
+    defined = {name for kind, name in found if kind != "U"}
+    foreign = {n for k, n in found if k == "U"} - defined
+    assert all(name.startswith(ALLOWED_ON_ARM) for name in foreign), sorted(foreign)
+
+
+@pytest.mark.firmware
+def test_unused_kernels_are_dropped(tmp_path):
+    """A selection table that names one kernel leaves the others out of the linked image."""
+    if shutil.which(f"{CROSS}gcc") is None:
+        if os.environ.get("OPENNEUTRON_REQUIRE_FIRMWARE"):
+            pytest.fail(f"{CROSS}gcc is missing")
+        pytest.skip(f"{CROSS}gcc is missing")
+    sections = (*CORTEX_M33, "-ffunction-sections", "-fdata-sections")
+    library = tmp_path / "libneutron.a"
+    objects = compile_all(tmp_path, CROSS, sections, portable_sources())
+    subprocess.run([f"{CROSS}ar", "rcs", str(library), *map(str, objects)], check=True)
+    main = tmp_path / "main.c"
+    main.write_text(
+        '#include "neutron.h"\n'
+        "int32_t (*const neutronKernels[NEUTRON_KERNEL_KINDS])(const struct NeutronMachine *, const void *) = {\n"
+        "    [NEUTRON_KERNEL_TABLE] = neutron_table};\n"
+        "NeutronModel model; NeutronImage image; NeutronRun request;\n"
+        "int main(void) { return neutron_prepare(&model, &image) || neutron_run(&model, &request); }\n"
+    )
+    image = tmp_path / "main.elf"
+    command = [f"{CROSS}gcc", *COMMON, *sections, "--specs=nosys.specs", "-Wl,--gc-sections", main, library, "-o", image]
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    names = {name for _, name in symbols(CROSS, [image])}
+    assert {"neutron_table", "neutron_prepare", "neutron_run"} <= names
+    assert not names & {"neutron_conv_2d", "neutron_softmax", "neutron_gemm"}
