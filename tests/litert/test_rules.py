@@ -221,6 +221,11 @@ def transposed(b: Naive, shape: tuple[int, ...], *perms: tuple[int, ...]) -> tup
     return (keep(b, x),)
 
 
+def free_after_seen(b: Naive) -> tuple[Tensor, ...]:
+    x = b.transpose(b.image((1, 1, 6, 6)), (0, 1, 3, 2))
+    return b.transpose(x, (0, 2, 1, 3)), x
+
+
 def dead(b: Naive) -> tuple[Tensor, ...]:
     x = image(b)
     keep(b, keep(b, x))
@@ -285,6 +290,7 @@ STAYS_AWAY: list[tuple[str, Case]] = [
     ("drop_same_quantize", lambda b: requantize_chain(b, Q2)),
     ("drop_quantize_of_dequantize", lambda b: round_trip(b, Q2)),
     ("merge_transposes", lambda b: transposed(b, (2, 3, 4), (1, 2, 0))),
+    ("merge_transposes", free_after_seen),
     ("reshape_in_place_of_transpose", lambda b: transposed(b, (1, 3, 1, 4), (0, 3, 2, 1))),
     ("merge_reshapes", lambda b: reshapes(b, (1, 144))),
     ("merge_movement_across_unary", lambda b: across_unary(b, seen=True)),

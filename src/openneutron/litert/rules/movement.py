@@ -69,6 +69,8 @@ def merge_transposes(g: Rewriter, op: Op) -> bool:
     first, second = (_perm(before), _perm(op)) if before is not None else (None, None)
     if before is None or first is None or second is None:
         return False
+    if moves_nothing(op.operand(0).shape, second) and not g.only_for(before.output, op):
+        return False  # it costs nothing as it is, and the one before it stays anyway
     order = ints(compose(first, second), g.names.fresh(f"{op.output.name}_perm"))
     g.update(op, inputs=[before.operand(0), order], merged=[before, op])
     return True
