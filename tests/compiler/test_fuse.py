@@ -114,6 +114,18 @@ def test_requantize_to_the_same_parameters_goes():
     assert kinds(fused) == ["CONV_2D"]
 
 
+def test_function_that_changes_the_meaning_only_moves_nothing():
+    """x / 4 with a quarter of the scale: the same bytes, but what reads them must know the new scale."""
+    b = Builder()
+    x = b.input("x", (1, 4, 4, 2), quant=Quant.per_tensor(0.5, 3))
+    y = conv(b, x, quant=Quant.per_tensor(0.5, 3))
+    quarter = b.const(np.array(1, np.int8), Quant.per_tensor(0.25))
+    y = b.op(Builtin.MUL, [y, quarter], y.shape, Quant.per_tensor(0.125, 3), options=NO_ACTIVATION)
+    fused, plan = lowered(b.graph([conv(b, y, kernel=1)]))
+    assert kinds(fused) == ["CONV_2D", "Table", "CONV_2D"]
+    assert [op.kind.name for op in plan.schedule.steps] == ["CONV_2D", "CONV_2D"]
+
+
 @pytest.mark.parametrize("padding", list(Padding))
 def test_padding_goes_into_the_convolution(padding):
     b = Builder()

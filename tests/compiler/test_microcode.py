@@ -35,7 +35,9 @@ def values(cls: type) -> st.SearchStrategy:
 
 calls = st.one_of(*map(values, mc.PARAMS.values()))
 shapes = st.lists(st.integers(1, 9), max_size=6)
-descriptors = st.builds(mc.descriptor, st.sampled_from(["int8", "float32", "int32", "int64", "uint8"]), shapes)
+descriptors = st.builds(
+    mc.descriptor, st.sampled_from(["int8", "float32", "int32", "int64", "uint8"]), shapes
+)
 programs = st.builds(
     mc.Program,
     calls=st.lists(calls.filter(lambda c: getattr(c, "channel", 0) < 2**32 - 1), max_size=3).map(tuple),

@@ -40,6 +40,9 @@ def fuse(graph: Graph) -> Graph:
 def merge_tables(graph: Graph) -> Graph:
     """Chains of element-wise functions of one byte become one table; a table that changes nothing goes.
 
+    A table may leave all bytes alone and change what they mean (x / 4 with a quarter of the scale): that one
+    stays, since readers need the meaning, but it moves nothing (`storage`).
+
     Exact: the table holds what the reference interpreter yields for all 256 values. A chain ends where a byte
     tensor has a second reader, so that nothing is computed twice; float tensors never need to exist. Every
     byte tensor of a chain gets its table from the chain's start; those that nothing reads any more are dead.
@@ -67,11 +70,12 @@ def merge_tables(graph: Graph) -> Graph:
         first = unary_operand(chain[0])
         assert first is not None
         source = out.current(first)
-        if (
-            np.array_equal(table, IDENTITY)
-            and source.shape == op.output.shape
-            and source.dtype == op.output.dtype
-        ):
+        same = (source.shape, source.dtype, source.quant) == (
+            op.output.shape,
+            op.output.dtype,
+            op.output.quant,
+        )
+        if same and np.array_equal(table, IDENTITY):
             out.replace(op.output, source)
             return True
         origin = tuple(dict.fromkeys(name for link in chain for name in link.origin))

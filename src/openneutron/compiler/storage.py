@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+import numpy as np
+
 from openneutron.compiler.shapes import concat_axis, slice_of
+from openneutron.compiler.tables import IDENTITY, is_table
 from openneutron.litert.ir import DTYPES, Builtin, Graph, Op, Tensor
 
 
@@ -98,7 +101,7 @@ def can_share(op: Op) -> bool:
 
 def _placements(op: Op) -> Iterable[tuple[Tensor, Tensor, int]]:
     """`(guest, host, offset)`: what must hold for an op to be free, in bytes; nothing if it never can be."""
-    if op.kind is Builtin.RESHAPE:
+    if _keeps_bytes(op):
         return [(op.output, op.operand(0), 0)]
     if (region := slice_of(op)) is not None:
         source, out = op.operand(0), op.output
@@ -118,12 +121,19 @@ def _placements(op: Op) -> Iterable[tuple[Tensor, Tensor, int]]:
     return []
 
 
+def _keeps_bytes(op: Op) -> bool:
+    """Whether the output is the input's bytes, all of them, in order."""
+    if is_table(op):
+        return np.array_equal(op.operand(1).array, IDENTITY)
+    return op.kind is Builtin.RESHAPE
+
+
 def _try_merge(op: Op, classes: dict[Tensor, _Class]) -> bool:
     """Merge the classes of a free op; all of its placements hold, or nothing changes."""
     placements = list(_placements(op))
     if not placements or any(t not in classes for pair in placements for t in pair[:2]):
         return False  # a constant operand has to be copied in
-    if len(placements) == 1 and op.kind is Builtin.RESHAPE:
+    if _keeps_bytes(op):
         guest, host, _ = placements[0]
         if not _is_guest(guest, classes):
             placements = [(host, guest, 0)]  # a view works both ways: the input may move into the output
