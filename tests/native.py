@@ -12,7 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 RUNTIME = ROOT / "runtime"
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Werror")
-COMMON = ("-std=c11", "-ffp-contract=off", *WARNINGS, *(f"-I{RUNTIME / d}" for d in ("include", "src", "generated")))
+INCLUDES = tuple(f"-I{RUNTIME / d}" for d in ("include", "src", "generated"))
+COMMON = ("-std=c11", "-ffp-contract=off", *WARNINGS, *INCLUDES)
 VECTOR_FLAGS = {
     "avx2.c": ("-mavx2",),
     "vnni.c": ("-mavx2", "-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512vnni"),
@@ -48,7 +49,8 @@ def build(name: str, *flags: str, vector: bool = False, extra: tuple[Path, ...] 
     made = []
     for source in sources:
         made.append(objects / f"{source.parent.name}_{source.stem}.o")
-        command = ["gcc", *COMMON, *define, *flags, *VECTOR_FLAGS.get(source.name, ()), "-c", source, "-o", made[-1]]
+        special = VECTOR_FLAGS.get(source.name, ())
+        command = ["gcc", *COMMON, *define, *flags, *special, "-c", source, "-o", made[-1]]
         subprocess.run([str(c) for c in command], check=True)
     part = folder / f"{name}.{os.getpid()}"
     subprocess.run(["gcc", *flags, *map(str, made), "-o", str(part)], check=True)

@@ -123,8 +123,9 @@ def assert_agree(make: Maker, ops: Sequence[Op], runs: int = 1) -> int:
                     at = tuple(np.argwhere(want != got)[0])
                     given = ", ".join(map(repr, (t for t in op.inputs if t is not None)))
                     raise AssertionError(
-                        f"{name}: {op!r}\n  inputs {given}\n  output {tensor!r}\n  {np.count_nonzero(want != got)} of "
-                        f"{want.size} differ, first at {at}: oracle {want[at]}, runtime {got[at]}"
+                        f"{name}: {op!r}\n  inputs {given}\n  output {tensor!r}\n"
+                        f"  {np.count_nonzero(want != got)} of {want.size} differ, "
+                        f"first at {at}: oracle {want[at]}, runtime {got[at]}"
                     )
     return len(ops) * runs
 

@@ -81,7 +81,12 @@ def transpose_conv(make: Maker) -> Op:
     inputs = [make.ints(shape), weights, source]
     if make.size(0, 2):
         inputs.append(make.bias(out_c, source, weights))
-    options = {"padding": padding, "strideH": stride_h, "strideW": stride_w, "fusedActivationFunction": _act(make)}
+    options = {
+        "padding": padding,
+        "strideH": stride_h,
+        "strideW": stride_w,
+        "fusedActivationFunction": _act(make),
+    }
     return Op(Builtin.TRANSPOSE_CONV, inputs, [out], options)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from openneutron.litert.ir import Activation, Builtin, Op, Quant, constant
 from openneutron.compiler.microcode import encode
+from openneutron.litert.ir import Activation, Builtin, Op, Quant, constant
 from openneutron.run.native import NativeModel
 from tests.kernels.harness import Maker, assert_agree, check_cases, program_of
 from tests.native import libraries
@@ -137,7 +137,9 @@ def test_softmax_of_many_equal_values():
     """1000 equal classes: every share is 1/1000, which is 0 in steps of 1/256. The oracle aborts here."""
     make = Maker(np.random.default_rng(6))
     source = make.tensor((1, 1000), Quant.per_tensor(0.1))
-    op = Op(Builtin.SOFTMAX, [source], [make.tensor((1, 1000), Quant.per_tensor(1 / 256, -128))], {"beta": 1.0})
+    op = Op(
+        Builtin.SOFTMAX, [source], [make.tensor((1, 1000), Quant.per_tensor(1 / 256, -128))], {"beta": 1.0}
+    )
     program, weights, _, _ = program_of([op])
     for path in libraries().values():
         (got,) = NativeModel(encode(program), weights, library=path).run([np.zeros((1, 1000), np.int8)])
@@ -161,12 +163,14 @@ def test_all_pairs_of_values():
 def test_quantize_edges():
     """Halves, infinities, numbers beyond int32 and NaN convert as in the oracle."""
     make = Maker(np.random.default_rng(5))
-    edges = np.array([0.0, -0.0, 0.5, -0.5, 1.5, 2.5, -2.5, 126.5, 127.49, 1e9, -1e9, 3e9, -3e9, 1e30, -1e30,
-                      np.inf, -np.inf, 0.49999997, -0.49999997, 8388609.0, np.float32(2**31)], np.float32)  # fmt: skip
+    numbers = [0.0, 0.5, 1.5, 2.5, 126.5, 127.49, 0.49999997, 8388609.0, 1e9, 2.0**31, 3e9, 1e30, np.inf]
+    edges = np.array([*numbers, *(-n for n in numbers), np.nan], np.float32)
     make.values = lambda t: edges  # type: ignore[method-assign]
     ops = []
     for scale in (1.0, 0.25, 0.1):
         for zero in (0, -128, 127):
             source = make.tensor(edges.shape, None, "float32")
-            ops.append(Op(Builtin.QUANTIZE, [source], [make.tensor(edges.shape, Quant.per_tensor(scale, zero))]))
+            ops.append(
+                Op(Builtin.QUANTIZE, [source], [make.tensor(edges.shape, Quant.per_tensor(scale, zero))])
+            )
     assert_agree(make, ops)

@@ -15,10 +15,12 @@ from tests.kernels import test_conv, test_elementwise, test_move, test_reduce
 from tests.kernels.harness import Maker, program_of
 
 CASES = (
-    test_conv.conv, test_conv.grouped, test_conv.depthwise, test_conv.transpose_conv, test_conv.fully_connected,
-    test_conv.batch_matmul, test_conv.pool, test_elementwise.add, test_elementwise.sub, test_elementwise.mul,
+    test_conv.conv, test_conv.grouped, test_conv.depthwise, test_conv.transpose_conv,
+    test_conv.fully_connected, test_conv.batch_matmul, test_conv.pool, test_elementwise.add,
+    test_elementwise.sub, test_elementwise.mul,
     test_elementwise.extremum, test_elementwise.squared_difference, test_elementwise.prelu,
-    test_elementwise.softmax, test_elementwise.quantize, test_elementwise.requantize, test_elementwise.dequantize,
+    test_elementwise.softmax, test_elementwise.quantize, test_elementwise.requantize,
+    test_elementwise.dequantize,
     test_move.transpose, test_move.strided_slice, test_move.concat, test_move.pad, test_move.mirror_pad,
     test_move.gather, test_move.resize, test_reduce.mean, test_reduce.extremum, test_reduce.arg_max,
 )  # fmt: skip

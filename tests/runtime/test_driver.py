@@ -87,17 +87,20 @@ def _calls(*calls: mc.Params, **changes: int) -> bytes:
     return words(encode(program), **changes) if changes else encode(program)
 
 
+_IN, _OUT, _WEIGHTS = Ref(Region.INPUT), Ref(Region.OUTPUT), Ref(Region.WEIGHTS)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (mc.Table(Ref(Region.INPUT), Ref(Region.INPUT), Ref(Region.WEIGHTS), 1, 32, 32, 32), "write to an input"),
-        (mc.Table(Ref(Region.INPUT), Ref(Region.WEIGHTS), Ref(Region.WEIGHTS), 1, 32, 32, 32), "write to an input"),
-        (mc.Table(Ref(Region.INPUT, 1), Ref(Region.OUTPUT), Ref(Region.WEIGHTS), 1, 1, 1, 1), "memory region"),
-        (mc.Table(Ref(9), Ref(Region.OUTPUT), Ref(Region.WEIGHTS), 1, 1, 1, 1), "memory region"),
-        (mc.Table(Ref(Region.INPUT), Ref(Region.OUTPUT, offset=1), Ref(Region.WEIGHTS), 1, 32, 32, 32), "memory"),
-        (mc.Table(Ref(Region.INPUT), Ref(Region.OUTPUT), Ref(Region.WEIGHTS), 0, 32, 32, 32), "kernel's range"),
-        (mc.Softmax(Ref(Region.INPUT), Ref(Region.OUTPUT), 1, 32, 1, 31, -1), "kernel's range"),
-        (mc.Dequantize(Ref(Region.INPUT), Ref(Region.OUTPUT, offset=2), 4, 1.0, 0), "not aligned"),
+        (mc.Table(_IN, _IN, _WEIGHTS, 1, 32, 32, 32), "write to an input"),
+        (mc.Table(_IN, _WEIGHTS, _WEIGHTS, 1, 32, 32, 32), "write to an input"),
+        (mc.Table(Ref(Region.INPUT, 1), _OUT, _WEIGHTS, 1, 1, 1, 1), "memory region"),
+        (mc.Table(Ref(9), _OUT, _WEIGHTS, 1, 1, 1, 1), "memory region"),
+        (mc.Table(_IN, Ref(Region.OUTPUT, offset=1), _WEIGHTS, 1, 32, 32, 32), "memory"),
+        (mc.Table(_IN, _OUT, _WEIGHTS, 0, 32, 32, 32), "kernel's range"),
+        (mc.Softmax(_IN, _OUT, 1, 32, 1, 31, -1), "kernel's range"),
+        (mc.Dequantize(_IN, Ref(Region.OUTPUT, offset=2), 4, 1.0, 0), "not aligned"),
     ],
 )
 def test_call_errors(call, message):

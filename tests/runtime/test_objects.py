@@ -1,4 +1,4 @@
-"""What the object files show: no heap, no writable globals, no warnings, on the host and for the Cortex-M33."""
+"""What the object files show: no heap, no writable globals, no warnings, on the host and the Cortex-M33."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def compile_all(folder: Path, prefix: str, flags: tuple[str, ...], sources: list
     objects = []
     for source in sources:
         objects.append(folder / f"{source.stem}.o")
-        command = [f"{prefix}gcc", *COMMON, *flags, *VECTOR_FLAGS.get(source.name, ()), "-c", source, "-o", objects[-1]]
+        special = VECTOR_FLAGS.get(source.name, ())
+        command = [f"{prefix}gcc", *COMMON, *flags, *special, "-c", source, "-o", objects[-1]]
         done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
         assert done.returncode == 0 and not done.stderr, done.stderr
     return objects
@@ -30,8 +31,10 @@ def compile_all(folder: Path, prefix: str, flags: tuple[str, ...], sources: list
 
 def symbols(prefix: str, objects: list[Path]) -> set[tuple[str, str]]:
     """(type, name) of every symbol."""
-    text = subprocess.run([f"{prefix}nm", *map(str, objects)], capture_output=True, text=True, check=True).stdout
-    return {(f[-2], f[-1]) for line in text.splitlines() if len(f := line.split()) >= 2 and not line.endswith(":")}
+    command = [f"{prefix}nm", *map(str, objects)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    rows = [line.split() for line in text.splitlines() if not line.endswith(":")]
+    return {(row[-2], row[-1]) for row in rows if len(row) >= 2}
 
 
 def check_symbols(found: set[tuple[str, str]]) -> None:
@@ -75,13 +78,14 @@ def test_unused_kernels_are_dropped(tmp_path):
     main = tmp_path / "main.c"
     main.write_text(
         '#include "neutron.h"\n'
-        "int32_t (*const neutronKernels[NEUTRON_KERNEL_KINDS])(const struct NeutronMachine *, const void *) = {\n"
-        "    [NEUTRON_KERNEL_TABLE] = neutron_table};\n"
+        "int32_t (*const neutronKernels[NEUTRON_KERNEL_KINDS])\n"
+        "    (const struct NeutronMachine *, const void *) = {[NEUTRON_KERNEL_TABLE] = neutron_table};\n"
         "NeutronModel model; NeutronImage image; NeutronRun request;\n"
         "int main(void) { return neutron_prepare(&model, &image) || neutron_run(&model, &request); }\n"
     )
     image = tmp_path / "main.elf"
-    command = [f"{CROSS}gcc", *COMMON, *sections, "--specs=nosys.specs", "-Wl,--gc-sections", main, library, "-o", image]
+    link = ("--specs=nosys.specs", "-Wl,--gc-sections")
+    command = [f"{CROSS}gcc", *COMMON, *sections, *link, main, library, "-o", image]
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     names = {name for _, name in symbols(CROSS, [image])}

@@ -76,7 +76,7 @@ def activation_range(activation: int, quant: Quant) -> tuple[int, int]:
 
 
 def pack_matrix(weights: np.ndarray) -> np.ndarray:
-    """int8 [n][k] in the runtime's layout: [ceil(n/8)][ceil(k/4)][up to 8][4], values padded with 0 (gemm.h)."""
+    """int8 [n][k] as [ceil(n/8)][ceil(k/4)][up to 8][4], values padded with 0: the layout of gemm.h."""
     n, k = weights.shape
     groups = -(-k // GROUP)
     padded = np.zeros((n, groups * GROUP), np.int8)

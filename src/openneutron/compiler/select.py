@@ -1,8 +1,8 @@
 """Kernel selection: one LiteRT op becomes the kernel calls that compute it, bit for bit.
 
-`select(op, ref, pool)` is a function of the op, of where its tensors are (`ref`, asked for activations only) and
-of the pool that takes its constants. The calls write every byte of each output and read only the op's inputs,
-so that calls of different ops may be put in any order the data allows.
+`select(op, ref, pool)` is a function of the op, of where its tensors are (`ref`, asked for activations only)
+and of the pool that takes its constants. The calls write every byte of each output and read only the op's
+inputs, so that calls of different ops may be put in any order the data allows.
 """
 
 from __future__ import annotations

@@ -163,8 +163,9 @@ def _transpose_conv_problem(op: Op) -> str:
 def _transpose_conv(op: Op, ctx: Context) -> list[KernelCall]:
     """One plain convolution for each phase of the stride.
 
-    Output row y = stride * j + phase takes the kernel rows k with (y + pad - k) divisible by the stride; these are
-    every stride-th row, and over j they slide by one input row. The phase's pixels are a strided view.
+    Output row y = stride * j + phase takes the kernel rows k with (y + pad - k) divisible by the stride.
+    These are every stride-th row, and over j they slide by one input row; the phase's pixels are a strided
+    view of the output.
     """
     source, weights = op.operand(2), op.operand(1).array
     out_c, kernel_h, kernel_w, _ = weights.shape

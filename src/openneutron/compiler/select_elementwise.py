@@ -109,7 +109,8 @@ def _prelu(op: Op, ctx: Context) -> list[KernelCall]:
     negative = quantize_multiplier(scale_of(a) * scale_of(slope) / scale_of(out))
     return [
         mc.Prelu(
-            walk=_broadcast(op, ctx), a_zero=zero_of(a), b_zero=zero_of(slope), output_zero=zero_of(out),
+            walk=_broadcast(op, ctx),
+            a_zero=zero_of(a), b_zero=zero_of(slope), output_zero=zero_of(out),
             positive_multiplier=positive[0], positive_shift=positive[1],
             negative_multiplier=negative[0], negative_shift=negative[1],
         )
@@ -186,7 +187,8 @@ def _softmax(op: Op, ctx: Context) -> list[KernelCall]:
 _TABLES = (
     Builtin.ABS, Builtin.COS, Builtin.ELU, Builtin.EXP, Builtin.GELU, Builtin.HARD_SWISH, Builtin.LEAKY_RELU,
     Builtin.LOG, Builtin.LOGISTIC, Builtin.NEG, Builtin.RELU, Builtin.RELU6, Builtin.RELU_0_TO_1,
-    Builtin.RELU_N1_TO_1, Builtin.RSQRT, Builtin.SIGN, Builtin.SIN, Builtin.SQRT, Builtin.SQUARE, Builtin.TANH,
+    Builtin.RELU_N1_TO_1, Builtin.RSQRT, Builtin.SIGN, Builtin.SIN, Builtin.SQRT, Builtin.SQUARE,
+    Builtin.TANH,
 )  # fmt: skip
 
 RULES: dict[Builtin, Rule] = {

@@ -173,7 +173,7 @@ def _pad(op: Op, ctx: Context) -> list[KernelCall]:
     value = _pad_value(op)
     for axis in range(out.rank):
         after = out.shape[axis] - before[axis] - source.shape[axis]
-        # Axes before this one are inside the input's range (their own slabs are done), those behind are whole.
+        # Axes before this one are inside the input's range (they have slabs of their own), the rest whole.
         inside = sum(before[a] * strides[a] for a in range(axis))
         for length, at in ((before[axis], 0), (after, before[axis] + source.shape[axis])):
             if length:

@@ -60,7 +60,8 @@ def _mean(op: Op, ctx: Context) -> list[KernelCall]:
     multiplier, shift = (multiplier << bits) // axes.count, shift - bits
     return [
         mc.ReduceSum(
-            input=ctx.place(source), output=ctx.ref(op.output), kept=axes.kept, kept_strides=axes.kept_strides,
+            input=ctx.place(source), output=ctx.ref(op.output),
+            kept=axes.kept, kept_strides=axes.kept_strides,
             reduced=axes.reduced, reduced_strides=axes.reduced_strides,
             input_zero=zero_of(source), output_zero=zero_of(op.output), multiplier=multiplier, shift=shift,
         )

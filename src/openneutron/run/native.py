@@ -119,7 +119,8 @@ class NativeModel:
         image = _Image(_buffer(self._microcode), _buffer(self._weights), 1)
         status = self._library.neutron_prepare(ctypes.byref(self._model), ctypes.byref(image))
         if status:
-            fail("ON503", name, self._message(status), "Compile the model again with this version of openneutron.")
+            hint = "Compile the model again with this version of openneutron."
+            fail("ON503", name, self._message(status), hint)
         model = self._model
         self.inputs = [_described(model.inputs[i]) for i in range(model.input_count)]
         self.outputs = [_described(model.outputs[i]) for i in range(model.output_count)]
@@ -178,8 +179,8 @@ class NativeModel:
         if index < len(self.inputs):
             shape, dtype = self.inputs[index]
             if array.shape != shape or array.dtype != dtype:
-                fail("ON503", self._name,
-                     f"input {index} is {array.dtype}{list(array.shape)}, the model takes {dtype}{list(shape)}")  # fmt: skip
+                given = f"input {index} is {array.dtype}{list(array.shape)}"
+                fail("ON503", self._name, f"{given}, the model takes {dtype}{list(shape)}")
         return np.ascontiguousarray(array)
 
     def _message(self, status: int) -> str:

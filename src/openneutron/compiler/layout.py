@@ -1,0 +1,102 @@
+"""Binary layouts as dataclasses: the annotated fields of a class, in order, are the words of its record."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
+
+MAX_RANK = 6
+
+
+@dataclass(frozen=True)
+class Word:
+    """How an annotated field is stored: C type, `struct` code, and count for an array (0: a single value)."""
+
+    c_type: str
+    code: str
+    count: int = 0
+
+
+U8 = Annotated[int, Word("uint8_t", "B")]
+U16 = Annotated[int, Word("uint16_t", "H")]
+U32 = Annotated[int, Word("uint32_t", "I")]
+I32 = Annotated[int, Word("int32_t", "i")]
+F32 = Annotated[float, Word("float", "f")]
+Name32 = Annotated[bytes, Word("char", "s", 32)]
+U32x4 = Annotated[tuple[int, ...], Word("uint32_t", "I", 4)]
+Dims = Annotated[tuple[int, ...], Word("uint32_t", "I", MAX_RANK)]
+Dims8 = Annotated[tuple[int, ...], Word("uint32_t", "I", 8)]
+Strides = Annotated[tuple[int, ...], Word("int32_t", "i", MAX_RANK)]
+
+
+T = TypeVar("T")
+
+
+def layout(cls: type) -> Iterator[tuple[str, Word | type]]:
+    """(name, how stored) of each field of a layout: a Word, or the class of a nested layout."""
+    hints = get_type_hints(cls, include_extras=True)
+    for f in fields(cls):
+        hint = hints[f.name]
+        if get_origin(hint) is Annotated:
+            yield f.name, next(a for a in get_args(hint) if isinstance(a, Word))
+        else:
+            assert is_dataclass(hint), f"{cls.__name__}.{f.name} has no layout"
+            yield f.name, cast(type, hint)
+
+
+@cache
+def _format(cls: Any) -> struct.Struct:
+    return struct.Struct("<" + _codes(cls))
+
+
+def format_of(cls: type) -> struct.Struct:
+    """The `struct` of a layout, nested ones in line."""
+    return _format(cls)
+
+
+def _codes(cls: type) -> str:
+    return "".join(
+        f"{w.count or ''}{w.code}" if isinstance(w, Word) else _codes(w) for _, w in layout(cls)
+    )  # fmt: skip
+
+
+def _flatten(value: Any) -> Iterator[Any]:
+    for name, word in layout(type(value)):
+        item = getattr(value, name)
+        if not isinstance(word, Word):
+            yield from _flatten(item)
+        elif word.count and word.code != "s":
+            assert len(item) == word.count, (
+                f"{type(value).__name__}.{name} needs {word.count} values, got {item}"
+            )
+            yield from item
+        else:
+            yield item
+
+
+def pack(value: Any) -> bytes:
+    """The bytes of one layout."""
+    try:
+        return format_of(type(value)).pack(*_flatten(value))
+    except struct.error as error:
+        raise ValueError(f"{value}: {error}") from error
+
+
+def unpack(cls: type[T], raw: bytes, offset: int = 0) -> T:
+    """One layout read from bytes."""
+    return _build(cls, iter(format_of(cls).unpack_from(raw, offset)))
+
+
+def _build(cls: type[T], values: Iterator[Any]) -> T:
+    items: dict[str, Any] = {}
+    for name, word in layout(cls):
+        if not isinstance(word, Word):
+            items[name] = _build(word, values)
+        elif word.count and word.code != "s":
+            items[name] = tuple(next(values) for _ in range(word.count))
+        else:
+            items[name] = next(values)
+    return cls(**items)
