@@ -358,6 +358,16 @@ def test_transposes_around_an_elementwise_op_cancel() -> None:
     assert kinds(graph) == ["RELU", "QUANTIZE", "ABS"]
 
 
+def test_permutations_that_cancel_are_not_taken_for_conversions() -> None:
+    b = Naive()
+    x = b.transpose(
+        b.relu(b.transpose(b.slice(b.image(), (0, 0, 0, 0), (1, 4, 6, 1)), (0, 2, 1, 3))), (0, 2, 1, 3)
+    )
+    graph = finish(b.graph([x]))
+    assert kinds(graph) == ["SLICE", "RELU"]
+    assert_same(b.graph([x]), graph)
+
+
 def test_an_output_never_becomes_an_input_or_another_output() -> None:
     b = Naive()
     x = b.image()

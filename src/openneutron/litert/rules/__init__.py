@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from openneutron.litert.ir import Graph, Op
-from openneutron.litert.layout import infer_layout
+from openneutron.litert.layout import infer_layout, transposed_bytes
 from openneutron.litert.rules import cleanup, fusion, movement
 from openneutron.litert.rules.rewriter import Rewriter
 
@@ -80,9 +80,19 @@ def optimize(graph: Graph, rules: Sequence[Rule] = RULES, counts: Counter[str] |
 def finish(graph: Graph, counts: Counter[str] | None = None) -> Graph:
     """Everything between lowering and a converter: optimize, choose layouts, optimize what that left.
 
-    A second time, because permutations that have been merged can turn out to be conversions.
+    Merging transposes first can hide what layout inference needs to know, and choosing layouts first can hide
+    that two permutations cancel. So both orders are tried, and the one that moves fewer bytes is taken.
     """
-    graph = optimize(graph, [rule for rule in RULES if not rule.hides_layout], counts)
-    for _ in range(2):
-        graph = optimize(infer_layout(graph), counts=counts)
-    return graph
+    tries = []
+    for rules in ([rule for rule in RULES if not rule.hides_layout], RULES):
+        fired: Counter[str] = Counter()
+        result = optimize(graph, rules, fired)
+        for _ in range(2):  # what the rules merge can turn out to be a conversion between layouts
+            result = optimize(infer_layout(result), counts=fired)
+        tries.append((transposed_bytes(result), len(result.ops), result, fired))
+        if not transposed_bytes(result):
+            break
+    _, _, best, fired = min(tries, key=lambda attempt: attempt[:2])
+    if counts is not None:
+        counts.update(fired)
+    return best
