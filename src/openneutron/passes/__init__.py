@@ -8,6 +8,7 @@ from openneutron.passes.batch_norm import (
     normalize_epsilon,
     rewrite_linear_before_norm,
     rewrite_padding_before_norm,
+    separate_normed_convolutions,
 )
 from openneutron.passes.canonicalize import (
     duplicate_shared_biases,
@@ -27,11 +28,22 @@ from openneutron.passes.layers import (
     split_group_convolutions,
 )
 
-__all__ = ["ATEN_PASSES", "PTQ", "QAT", "Pass", "run_passes"]
+__all__ = ["ATEN_PASSES", "BEFORE_PREPARE", "PTQ", "QAT", "Pass", "run_passes"]
 
 _REMOVE_NO_OPS = Pass("RemoveNoOps", "every call computes or moves something", remove_no_ops)
 _REWRITE_CONSTANT_MATMUL = Pass(
     "RewriteConstantMatmul", "a product with a constant matrix is a linear layer", rewrite_constant_matmul
+)
+
+# Run on the exported module before torchao's prepare functions, which fold batch norms before they ask the
+# quantizer for anything.
+BEFORE_PREPARE: tuple[Pass, ...] = (
+    Pass(
+        "SeparateNormedConvolutions",
+        "only a batch norm reads the layer it follows",
+        separate_normed_convolutions,
+        modes=(PTQ,),
+    ),
 )
 
 # Run by NeutronQuantizer before it annotates, so that everybody who uses the quantizer gets them.
@@ -105,7 +117,7 @@ ATEN_PASSES: tuple[Pass, ...] = (
     ),
     Pass(
         "NormalizeEpsilon",
-        "the epsilon of a batch norm after a convolution is 1e-5",
+        "the epsilon of every batch norm is 1e-5",
         normalize_epsilon,
         requires=("RewriteLinearBeforeNorm", "SplitGroupConvolutions"),
         modes=(QAT,),

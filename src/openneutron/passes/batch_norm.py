@@ -12,8 +12,8 @@ import math
 import torch
 from torch.fx import GraphModule, Node
 
-from openneutron.fx import bind_args, tensor_of
-from openneutron.passes.graph import add_constant, constant, insert, set_constant
+from openneutron.fx import bind_args, op_name, tensor_of
+from openneutron.passes.graph import add_constant, constant, insert
 from openneutron.passes.patterns import batch_norm_after, fusible_activation_after, only_user
 
 aten = torch.ops.aten
@@ -113,27 +113,82 @@ def add_bias_before_norm(model: GraphModule) -> bool:
 
 
 def normalize_epsilon(model: GraphModule) -> bool:
-    """Make epsilon 1e-5, the only value torchao's fusion has, without changing any result.
+    """Make epsilon 1e-5, the only value torchao's fusion and its switch to training have.
 
     Scaling what a batch norm reads by k scales its variance by k^2, so with k = sqrt(1e-5 / epsilon) the new
-    epsilon is exactly as large, relative to the variance, as the original one was.
+    epsilon is exactly as large, relative to the variance, as the original one was: no result changes, during
+    training or after it. Where there is no layer to scale, the difference is added to the variance once.
     """
     changed = False
-    for node in list(model.graph.nodes):
-        norm = batch_norm_after(node)
-        if norm is None or (eps := bind_args(norm)["eps"]) == TORCHAO_EPS:
+    for norm in list(model.graph.nodes):
+        if norm.target != aten.batch_norm.default:
             continue
-        args, stats = bind_args(node), bind_args(norm)
-        layer = [args["weight"], *([args["bias"]] if args["bias"] is not None else [])]
-        parts = [*layer, stats["running_mean"], stats["running_var"]]
-        if any(constant(model, n) is None or only_user(n) is None for n in parts):
-            continue  # computed or shared: scaling it would change other layers
-        k = math.sqrt(TORCHAO_EPS / eps)
-        for part, factor in zip(parts, [*[k] * len(layer), k, k * k], strict=True):
-            value = constant(model, part)
-            assert value is not None
-            set_constant(model, part, value.detach() * factor)
+        stats = bind_args(norm)
+        mean, variance = constant(model, stats["running_mean"]), constant(model, stats["running_var"])
+        if stats["eps"] == TORCHAO_EPS or mean is None or variance is None:
+            continue
+        if (layer := _scalable_layer(model, norm)) is not None:
+            k = math.sqrt(TORCHAO_EPS / stats["eps"])
+            args = bind_args(layer)
+            for name in ("weight", "bias"):
+                if (value := constant(model, args[name])) is not None:
+                    args[name] = _renewed(model, layer, args[name], value.detach() * k)
+            layer.args, layer.kwargs = tuple(args.values()), {}
+            stats["running_mean"] = _renewed(model, norm, stats["running_mean"], mean * k)
+            stats["running_var"] = _renewed(model, norm, stats["running_var"], variance * k * k)
+        else:
+            shifted = variance + stats["eps"] - TORCHAO_EPS
+            stats["running_var"] = _renewed(model, norm, stats["running_var"], shifted)
         stats["eps"] = TORCHAO_EPS
         norm.args, norm.kwargs = tuple(stats.values()), {}
         changed = True
     return changed
+
+
+def _renewed(model: GraphModule, user: Node, old: Node, value: torch.Tensor) -> Node:
+    """A constant with other values; the old one belongs to the user's float model too, and stays as it is."""
+    current = constant(model, old)
+    assert current is not None
+    return add_constant(model, user, _like(current, value), str(old.target))
+
+
+def _scalable_layer(model: GraphModule, norm: Node) -> Node | None:
+    """The convolution a batch norm follows, if its weight and bias are constants."""
+    source = norm.args[0]
+    if not isinstance(source, Node) or batch_norm_after(source) is not norm:
+        return None
+    args = bind_args(source)
+    parts = [part for part in (args["weight"], args["bias"]) if part is not None]
+    return source if all(constant(model, part) is not None for part in parts) else None
+
+
+def separate_normed_convolutions(model: GraphModule) -> bool:
+    """Give a batch norm a convolution of its own if others read that convolution, or its weights, too.
+
+    Before post-training quantization torchao folds every batch norm into the convolution before it, without
+    asking who else reads it. To be run before `prepare_pt2e`; it comes too late in a quantizer.
+    """
+    changed = False
+    for norm in list(model.graph.nodes):
+        conv = norm.args[0] if norm.target == aten.batch_norm.default else None
+        if not isinstance(conv, Node) or not op_name(conv).startswith(("aten.conv", "aten.linear")):
+            continue
+        args = bind_args(conv)
+        parts = {k: args[k] for k in ("weight", "bias") if isinstance(args[k], Node)}
+        shared = any(_readers(model, part) > 1 for part in parts.values())
+        if (only_user(conv) is norm and not shared) or any(
+            constant(model, n) is None for n in parts.values()
+        ):
+            continue
+        for name, part in parts.items():
+            value = constant(model, part)
+            assert value is not None
+            args[name] = _renewed(model, norm, part, value.detach().clone())
+        norm.update_arg(0, insert(norm, conv.target, tuple(args.values()), like=conv))
+        changed = True
+    return changed
+
+
+def _readers(model: GraphModule, part: Node) -> int:
+    """How many nodes read a constant, through whichever node."""
+    return sum(len(n.users) for n in model.graph.nodes if n.op == "get_attr" and n.target == part.target)

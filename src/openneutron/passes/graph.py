@@ -42,14 +42,6 @@ def add_constant(model: GraphModule, before: Node, value: torch.Tensor, name: st
     return node
 
 
-def set_constant(model: GraphModule, node: Node, value: torch.Tensor) -> None:
-    """Give an existing constant other values, in place, so that every holder of the tensor sees them."""
-    current = constant(model, node)
-    assert current is not None, f"{node} is not a constant"
-    with torch.no_grad():
-        current.copy_(value)
-
-
 def _fake_mode(model: GraphModule) -> Any:
     for node in model.graph.nodes:
         value = node.meta.get("val")
