@@ -227,8 +227,7 @@ PAD = OpSpec(
     ("aten.constant_pad_nd.default", "aten.pad.default"), Shared(), moving(_lower_any_pad),
     (
         Constraint("Padding mode must be constant or reflect", lambda c: _mode(c) in ("constant", "reflect"), _mode,
-                   hint="Pad with zeros, or reflect.",
-                   violated_by=_padding_case("circular", (1, 1, 1, 1), (1, 2, 4, 4), "circular")),
+                   hint="Pad with zeros, or reflect."),
         published("Only height and width may be padded",
                   lambda c: c.input.rank != 4 or len(c.get("pad", c.get("padding", ()))) <= 4, lambda c: c["pad"],
                   _padding_case("channels", (0, 0, 0, 0, 1, 1), (1, 2, 4, 4))),

@@ -63,6 +63,7 @@ class NeutronPartitioner(Partitioner):
         self._state_dict = post_quantization_state_dict
         self._preserve = tuple(preserve_ops or ())
         self._check_op_support = check_op_support
+        self._whole_reasons: dict[str, Reject] = {}  # of operators that are then decomposed, by node name
 
     # -----------------------------------------------------------------------------------------------------------
     # ExecuTorch calls these, in this order
@@ -82,7 +83,9 @@ class NeutronPartitioner(Partitioner):
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
         """Operators that would be delegated as they are stay whole; what remains on the CPU is decomposed as usual."""
         # A partition of no-ops may yet be refused, and ExecuTorch insists that what is kept whole is delegated.
-        clusters = [c for c in self._clusters(ep)[0] if not c.spec.no_op and op_name(c.node) not in _DECOMPOSES_WELL]
+        found, rejected = self._clusters(ep)
+        self._whole_reasons = {r.node.name: r.reject for r in rejected if r.reject.code != "ON202"}
+        clusters = [c for c in found if not c.spec.no_op and op_name(c.node) not in _DECOMPOSES_WELL]
         decomposed = torch.export.default_decompositions()
         whole = {c.node.name: op for c in clusters if (op := overload(c.node)) in decomposed and not _aliases(op)}
 
@@ -97,7 +100,8 @@ class NeutronPartitioner(Partitioner):
             fail("ON107", ", ".join(others), f"another backend named {BACKEND_ID} is imported",
                  "Use one of the two in a process: remove the import of executorch.backends.nxp.")  # fmt: skip
         self._check_excluded(exported_program)
-        clusters, self.rejected = self._clusters(exported_program)
+        clusters, rejected = self._clusters(exported_program)
+        self.rejected = [Rejected(r.node, r.op, self._first_reason(r)) for r in rejected]
         self.partitions = []
         tags: dict[str, DelegationSpec] = {}
         for group in group_clusters(exported_program.graph, clusters):
@@ -148,10 +152,28 @@ class NeutronPartitioner(Partitioner):
                 hint = close if close.startswith("Did") else "openneutron ops lists the operators."
                 fail("ON105", "operators_not_to_delegate", f"there is no operator '{name}'", hint)
 
+    def _first_reason(self, entry: Rejected) -> Reject:
+        """The reason of the operator a node was decomposed from: the parts only say that nothing between is int8."""
+        if entry.reject.code == "ON202":
+            for name in _ancestry(entry.node):
+                if name in self._whole_reasons:
+                    return self._whole_reasons[name]
+        return entry.reject
+
     def _explain(self) -> None:
         why = WhyNoPartition(logger)
         for entry in self.rejected:
             why(entry.node, str(entry.reject))
+
+
+def _ancestry(node: Node) -> list[str]:
+    """Names of the nodes that earlier graphs had in this one's place, as torch.export records them."""
+    names, pending = [], list(node.meta.get("from_node", ()))
+    while pending:
+        source = pending.pop()
+        names.append(source.name)
+        pending += source.from_node
+    return names
 
 
 def _aliases(op: Any) -> bool:
