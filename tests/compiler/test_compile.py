@@ -151,6 +151,50 @@ def test_streaming_stays_within_its_budget():
     assert tight.cycles >= free.cycles
 
 
+def convolutions():
+    """A padded, a pointwise and a strided convolution with many channels, then a classifier."""
+    rng = np.random.default_rng(1)
+    b = Builder()
+    x = b.input("x", (1, 5, 6, 16), quant=Q)
+    x = b.op(
+        Builtin.PAD, [x, b.const(np.array([[0, 0], [1, 1], [2, 0], [0, 0]], np.int32))], (1, 7, 8, 16), Q
+    )
+    for kernel, stride, size in ((3, 1, (5, 6)), (1, 1, (5, 6)), (2, 2, (2, 3))):
+        channels = 100
+        shape = (channels, kernel, kernel, x.shape[3])
+        scales = rng.uniform(0.002, 0.01, channels).astype(np.float32)
+        w = b.const(rng.integers(-127, 128, shape).astype(np.int8), Quant.per_axis(scales))
+        bias = b.const(
+            rng.integers(-99, 99, channels).astype(np.int32), Quant.per_axis(scales * np.float32(0.05))
+        )
+        options = {
+            "padding": 1,
+            "strideH": stride,
+            "strideW": stride,
+            "dilationHFactor": 1,
+            "dilationWFactor": 1,
+            "fusedActivationFunction": 1,
+        }
+        x = b.op(Builtin.CONV_2D, [x, w, bias], (1, *size, channels), Q, options=options)
+    x = b.reshape(x, (1, 600))
+    w = b.const(rng.integers(-127, 128, (60, 600)).astype(np.int8), Quant.per_tensor(0.01))
+    options = {"fusedActivationFunction": 0}
+    return b.graph([b.op(Builtin.FULLY_CONNECTED, [x, w, None], (1, 60), Q, options=options)])
+
+
+@pytest.mark.parametrize("room", [40_000, 20_000, 9_000])
+def test_layers_larger_than_the_budget_are_split(room):
+    graph = convolutions()
+    scratch = compiled(graph).scratch_bytes
+    whole = compiled(graph, STREAMED)
+    result = compiled(graph, CompileOptions(fetch_constants_to_sram=True, sram_bytes=scratch + room))
+    assert result.prefetch_bytes <= room < whole.prefetch_bytes
+    assert len(result.calls) > len(whole.calls)
+    assert result.macs == whole.macs
+    check_prefetches(result)
+    assert_exact(graph, result, random_inputs(graph, 0))
+
+
 def failure(graph, **options):
     with pytest.raises(OpenNeutronError) as caught:
         compiled(graph, CompileOptions(**options))
@@ -165,7 +209,7 @@ def test_what_does_not_fit_is_told_in_numbers():
     assert f"{need:,}" in diagnostic.problem and f"{need - 1:,}" in diagnostic.problem
     assert "fetch_constants_to_sram" in diagnostic.hint
 
-    diagnostic = failure(graph, sram_bytes=4096, fetch_constants_to_sram=True)
+    diagnostic = failure(graph, sram_bytes=512, fetch_constants_to_sram=True)
     assert diagnostic.code == "ON403" and diagnostic.where.startswith("FULLY_CONNECTED")
 
     diagnostic = failure(graph, sram_bytes=16)

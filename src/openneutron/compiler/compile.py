@@ -13,12 +13,14 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
+from itertools import accumulate
 
 from openneutron.compiler.constants import ConstPool
 from openneutron.compiler.cost import cost_of, total_cycles
-from openneutron.compiler.emit import check_supported, emit_step, map_refs
+from openneutron.compiler.emit import check_supported, emit_parts, emit_step, map_refs
 from openneutron.compiler.fuse import fuse
 from openneutron.compiler.legalize import import_graph
 from openneutron.compiler.microcode import (
@@ -46,19 +48,21 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
     plan = plan_memory(make_schedule(fused))
 
     sram = options.sram_bytes or target.sram_bytes
+    _check_scratch(plan, sram)
     if options.fetch_constants_to_sram:
-        steps, chunks, weights = _emit_in_chunks(plan)
-        _check_scratch(plan, sram)
-        stream = plan_stream(chunks, sram - plan.scratch_bytes)
-        steps = stream_calls(steps, stream)
+        budget = sram - plan.scratch_bytes
+        pieces, chunks, weights = _emit_in_chunks(plan, budget)
+        stream = plan_stream(chunks, budget)
+        calls = stream_calls([piece.calls for piece in pieces], stream)
+        pieces = [replace(piece, calls=c) for piece, c in zip(pieces, calls, strict=True)]
     else:
         pool = ConstPool()
-        steps = [emit_step(op, plan, pool) for op in plan.schedule.steps]
+        pieces = [Piece(step, emit_step(op, plan, pool)) for step, op in enumerate(plan.schedule.steps)]
         weights, stream = pool.bytes(), None
         _check_fits(plan, len(weights), sram)
 
     program = Program(
-        calls=tuple(call for calls in steps for call in calls),
+        calls=tuple(call for piece in pieces for call in piece.calls),
         inputs=tuple(descriptor(t.dtype, t.shape) for t in graph.inputs),
         outputs=tuple(descriptor(t.dtype, t.shape) for t in graph.outputs),
         weights_bytes=len(weights),
@@ -72,8 +76,8 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
         microcode=encode(program),
         weights=weights,
         program=program,
-        calls=_call_infos(plan, steps, target),
-        buffers=_buffer_infos(plan, steps, stream),
+        calls=_call_infos(plan, pieces, target),
+        buffers=_buffer_infos(plan, pieces, stream),
         scratch_bytes=plan.scratch_bytes,
         scratch_bound=plan.placement.bound,
         prefetch_bytes=program.prefetch_bytes,
@@ -83,22 +87,30 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
     )
 
 
-def _emit_in_chunks(plan: MemoryPlan) -> tuple[list[list[KernelCall]], list[Chunk], bytes]:
-    """Emit with the constants of each step in one piece, which one copy brings; equal pieces once."""
-    steps: list[list[KernelCall]] = []
+@dataclass(frozen=True)
+class Piece:
+    """Calls that run together: a step of the schedule, or a part of one."""
+
+    step: int
+    calls: list[KernelCall]
+
+
+def _emit_in_chunks(plan: MemoryPlan, budget: int) -> tuple[list[Piece], list[Chunk], bytes]:
+    """Emit with the constants of each piece in one run of bytes, which one copy brings; equal runs once."""
+    pieces: list[Piece] = []
     chunks: list[Chunk] = []
     known: dict[bytes, int] = {}
-    weights = b""
-    for number, op in enumerate(plan.schedule.steps):
-        pool = ConstPool()
-        calls = emit_step(op, plan, pool)
-        if raw := pool.bytes():
-            base = known.setdefault(raw, len(weights))
-            weights += raw if base == len(weights) else b""
-            chunks.append(Chunk(number, _name(op), base, len(raw)))
-            calls = [map_refs(call, partial(_rebased, base)) for call in calls]
-        steps.append(calls)
-    return steps, chunks, weights
+    weights = bytearray()
+    for step, op in enumerate(plan.schedule.steps):
+        for calls, raw in emit_parts(op, plan, budget):
+            if raw:
+                if raw not in known:
+                    known[raw] = len(weights)
+                    weights += raw
+                chunks.append(Chunk(len(pieces), _name(op), known[raw], len(raw)))
+                calls = [map_refs(call, partial(_rebased, known[raw])) for call in calls]
+            pieces.append(Piece(step, calls))
+    return pieces, chunks, bytes(weights)
 
 
 def _rebased(base: int, ref: Ref) -> Ref:
@@ -116,7 +128,6 @@ def _check_scratch(plan: MemoryPlan, sram: int) -> None:
 
 
 def _check_fits(plan: MemoryPlan, weights: int, sram: int) -> None:
-    _check_scratch(plan, sram)
     need = plan.scratch_bytes + weights
     if need > sram:
         fail(
@@ -141,28 +152,27 @@ def _name(op: Op) -> str:
     return f"{op.custom_name or op.kind.name} {op.outputs[0].name}"
 
 
-def _call_infos(
-    plan: MemoryPlan, steps: Sequence[Sequence[KernelCall]], target: Target
-) -> tuple[CallInfo, ...]:
+def _call_infos(plan: MemoryPlan, pieces: Sequence[Piece], target: Target) -> tuple[CallInfo, ...]:
     infos = []
-    for op, calls in zip(plan.schedule.steps, steps, strict=True):
+    for piece in pieces:
+        op = plan.schedule.steps[piece.step]
         reads = tuple(t.name for t in op.inputs if t is not None and not t.is_const)
         writes = tuple(t.name for t in op.outputs)
         kind = op.custom_name or op.kind.name
-        infos += [CallInfo(call, kind, op.origin, reads, writes, cost_of(call, target)) for call in calls]
+        infos += [
+            CallInfo(call, kind, op.origin, reads, writes, cost_of(call, target)) for call in piece.calls
+        ]
     return tuple(infos)
 
 
-def _buffer_infos(
-    plan: MemoryPlan, steps: Sequence[Sequence[KernelCall]], stream: Stream | None
-) -> tuple[BufferInfo, ...]:
-    """The memory map, with steps counted in calls."""
-    ends: list[int] = []
-    for calls in steps:
-        ends.append((ends[-1] if ends else 0) + len(calls))
+def _buffer_infos(plan: MemoryPlan, pieces: Sequence[Piece], stream: Stream | None) -> tuple[BufferInfo, ...]:
+    """The memory map, in calls where the plan counts steps."""
+    begins = [0, *accumulate(len(piece.calls) for piece in pieces)]
+    first_piece = {piece.step: i for i, piece in reversed(list(enumerate(pieces)))}
+    last_piece = {piece.step: i for i, piece in enumerate(pieces)}
 
     def span(first: int, last: int) -> tuple[int, int]:
-        return ends[first] - len(steps[first]), ends[last] - 1
+        return begins[first], begins[last + 1] - 1
 
     tensors: dict[object, list[str]] = {}
     for tensor, view in plan.schedule.storage.views.items():
@@ -173,10 +183,10 @@ def _buffer_infos(
             Region.SCRATCH,
             plan.offsets[buffer],
             buffer.nbytes,
-            *span(*life),
+            *span(first_piece[first], last_piece[last]),
             tuple(tensors[buffer]),
         )
-        for buffer, life in plan.lives.items()
+        for buffer, (first, last) in plan.lives.items()
         if buffer.home is Home.SCRATCH
     ]
     if stream:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from openneutron.compiler.constants import ConstPool
@@ -11,12 +12,13 @@ from openneutron.compiler.fuse import PADDING
 from openneutron.compiler.microcode import Conv2D, DepthwiseConv2D, KernelCall, Ref, Region, Table, View
 from openneutron.compiler.schedule import MemoryPlan
 from openneutron.compiler.select import select, supports
+from openneutron.compiler.split import Part, can_split, split, widen_output
 from openneutron.compiler.storage import Home
 from openneutron.compiler.tables import is_table
-from openneutron.diagnostics import fail
+from openneutron.diagnostics import Reject, fail
 from openneutron.litert.ir import Graph, Op, Tensor
 
-_REGION = {Home.INPUT: Region.INPUT, Home.OUTPUT: Region.OUTPUT, Home.SCRATCH: Region.SCRATCH}
+_REGION = {Home.INPUT: Region.INPUT, Home.OUTPUT: Region.OUTPUT}
 
 
 def check_supported(graph: Graph) -> None:
@@ -34,7 +36,7 @@ def check_supported(graph: Graph) -> None:
     fail("ON401", f"{op.kind.name} {op.outputs[0].name}", reject.reason + more, reject.hint)
 
 
-def _supports(op: Op) -> Any:
+def _supports(op: Op) -> Reject | None:
     if is_table(op):
         return None
     return supports(_virtual(op)[0] if PADDING in op.options else op)
@@ -42,13 +44,36 @@ def _supports(op: Op) -> Any:
 
 def emit_step(op: Op, plan: MemoryPlan, pool: ConstPool) -> list[KernelCall]:
     """The kernel calls of one step."""
+    return _calls(op, partial(_ref, plan), pool)
 
-    def ref(tensor: Tensor) -> Ref:
-        view = plan.schedule.storage.views[tensor]
-        base = plan.offsets[view.buffer] if view.buffer.home is Home.SCRATCH else 0
-        index = 0 if view.buffer.home is Home.SCRATCH else view.buffer.number
-        return Ref(_REGION[view.buffer.home], index, offset=base + view.offset)
 
+def emit_parts(op: Op, plan: MemoryPlan, most: int) -> Iterator[tuple[list[KernelCall], bytes]]:
+    """The kernel calls of one step and its constants; in several parts where they exceed `most` bytes.
+
+    Parts have at most half of that, so that one can be copied while another computes.
+    """
+    pool = ConstPool()
+    calls = emit_step(op, plan, pool)
+    if pool.size <= most or most <= 0 or not can_split(op):
+        yield calls, pool.bytes()
+        return
+    for part in split(op, -(-2 * pool.size // most)):
+        pool = ConstPool()
+
+        def ref(tensor: Tensor, part: Part = part) -> Ref:
+            return _ref(plan, op.output).plus(part.first) if tensor is part.op.output else _ref(plan, tensor)
+
+        yield [widen_output(call, op.output) for call in _calls(part.op, ref, pool)], pool.bytes()
+
+
+def _ref(plan: MemoryPlan, tensor: Tensor) -> Ref:
+    view = plan.schedule.storage.views[tensor]
+    if view.buffer.home is Home.SCRATCH:
+        return Ref(Region.SCRATCH, offset=plan.offsets[view.buffer] + view.offset)
+    return Ref(_REGION[view.buffer.home], view.buffer.number, offset=view.offset)
+
+
+def _calls(op: Op, ref: Callable[[Tensor], Ref], pool: ConstPool) -> list[KernelCall]:
     if is_table(op):
         return [_table_call(op, ref, pool)]
     if PADDING in op.options:
