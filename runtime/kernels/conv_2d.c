@@ -133,18 +133,29 @@ static int32_t run(const NeutronMachine *machine, const NeutronConv2DParams *p) 
                      .low = p->clamp_min,
                      .high = p->clamp_max};
     uint32_t at_once = NEUTRON_PATCH_BYTES / s.k;
+    /* Output rows that follow one another without a gap are one long row: more pixels for each product. */
+    bool joined = p->output.row == w->out_w * p->output.pixel && p->output.ref.rows == 0;
+    uint32_t step = joined ? w->y1 - w->y0 : 1u;
     for (s.batch = 0; s.batch < w->batch; ++s.batch) {
-        for (uint32_t oy = w->y0; oy < w->y1; ++oy) {
+        for (uint32_t oy = w->y0; oy < w->y1; oy += step) {
             int8_t *row = output + neutron_row_offset(&p->output, w->out_h, s.batch, oy);
-            for (uint32_t ox = 0; ox < w->out_w; ox += g.m) {
-                g.out = row + (size_t)ox * p->output.pixel;
+            uint32_t pixels = step * w->out_w;
+            for (uint32_t i = 0; i < pixels; i += g.m) {
+                g.out = row + (size_t)i * p->output.pixel;
                 g.m = 1;
                 if (at_once == 0) {
-                    long_pixel(&s, &g, oy, ox, patch);
+                    long_pixel(&s, &g, oy + i / w->out_w, i % w->out_w, patch);
                     continue;
                 }
-                g.m = w->out_w - ox < at_once ? w->out_w - ox : at_once;
-                for (uint32_t i = 0; i < g.m; ++i) gather(&s, oy, ox + i, patch + (size_t)i * s.k);
+                g.m = pixels - i < at_once ? pixels - i : at_once;
+                uint32_t y = oy + i / w->out_w, x = i % w->out_w;
+                for (uint32_t n = 0; n < g.m; ++n) {
+                    gather(&s, y, x, patch + (size_t)n * s.k);
+                    if (++x == w->out_w) {
+                        x = 0;
+                        ++y;
+                    }
+                }
                 neutron_gemm(&g);
             }
         }

@@ -30,7 +30,17 @@ static int32_t round_to_int(double x) {
     return (int32_t)whole;
 }
 
-#define COLUMNS 64u /* sums kept on the stack; a multiple of the block of packed weights */
+/* Sums kept on the stack: 1 KiB. Columns are a multiple of the block of packed weights. */
+#define ROWS 8u
+#define COLUMNS 32u
+
+static void scale_row(const NeutronFullyConnectedParams *p, const int32_t *sums, const double *scales, uint32_t count,
+                      int8_t *out) {
+    for (uint32_t i = 0; i < count; ++i) {
+        int32_t scaled = round_to_int((double)sums[i] * scales[i]);
+        out[i] = (int8_t)neutron_clamp(neutron_add32(scaled, p->output_zero), p->clamp_min, p->clamp_max);
+    }
+}
 
 static int32_t run(const NeutronMachine *machine, const NeutronFullyConnectedParams *p) {
     const int8_t *input = (const int8_t *)neutron_read(machine, p->input);
@@ -39,19 +49,18 @@ static int32_t run(const NeutronMachine *machine, const NeutronFullyConnectedPar
     const double *scales = (const double *)(const void *)neutron_read(machine, p->scales);
     int8_t *output = (int8_t *)neutron_write(machine, p->output);
     size_t channel_bytes = neutron_groups(p->in_features) * NEUTRON_GROUP;
-    int32_t sums[COLUMNS];
-    NeutronGemm g = {.a_pitch = p->in_features, .m = 1, .k = p->in_features, .raw = sums};
+    int32_t sums[ROWS * COLUMNS];
+    NeutronGemm g = {.a_pitch = p->in_features, .k = p->in_features, .raw = sums};
     for (uint32_t j = 0; j < p->out_features; j += COLUMNS) {
         g.n = p->out_features - j < COLUMNS ? p->out_features - j : COLUMNS;
         g.weights = weights + j * channel_bytes;
         g.bias = bias + j;
-        for (uint32_t row = 0; row < p->rows; ++row) {
+        for (uint32_t row = 0; row < p->rows; row += g.m) {
+            g.m = p->rows - row < ROWS ? p->rows - row : ROWS;
             g.a = input + (size_t)row * p->in_features;
             neutron_gemm(&g);
-            int8_t *out = output + (size_t)row * p->out_features + j;
-            for (uint32_t i = 0; i < g.n; ++i) {
-                int32_t scaled = round_to_int((double)sums[i] * scales[j + i]);
-                out[i] = (int8_t)neutron_clamp(neutron_add32(scaled, p->output_zero), p->clamp_min, p->clamp_max);
+            for (uint32_t r = 0; r < g.m; ++r) {
+                scale_row(p, sums + r * g.n, scales + j, g.n, output + (size_t)(row + r) * p->out_features + j);
             }
         }
     }

@@ -5,14 +5,51 @@
 
 #include "arithmetic.h"
 
-void neutron_dot(const int8_t *a, const int8_t *weights, uint32_t groups, uint32_t channels, uint32_t *sums) {
-    for (uint32_t g = 0; g < groups; ++g, a += NEUTRON_GROUP) {
-        int32_t a0 = a[0], a1 = a[1], a2 = a[2], a3 = a[3];
-        for (uint32_t j = 0; j < channels; ++j, weights += NEUTRON_GROUP) {
-            /* Four products of int8 fit; the long sum may wrap, hence unsigned. */
-            sums[j] += (uint32_t)(a0 * weights[0] + a1 * weights[1] + a2 * weights[2] + a3 * weights[3]);
+#if defined(__ARM_FEATURE_DSP)
+#include <arm_acle.h>
+
+static inline void split(const int8_t *bytes, int16x2_t *even, int16x2_t *odd) {
+    uint32_t word;
+    memcpy(&word, bytes, sizeof word);
+    *even = __sxtb16((int8x4_t)word);
+    *odd = __sxtb16((int8x4_t)(word >> 8 | word << 24));
+}
+#endif
+
+/* Sums of `count` (1 or 4) neighbouring channels, kept in registers over all groups; `step` bytes from one group
+ * of a channel to the next. Four products of int8 fit 32 bits; the long sum may wrap, hence unsigned. */
+static inline __attribute__((always_inline)) void dot_channels(const int8_t *a, const int8_t *weights, uint32_t groups, size_t step, uint32_t count,
+                                uint32_t *sums) {
+    uint32_t s[4] = {0, 0, 0, 0};
+    for (uint32_t g = 0; g < groups; ++g, a += NEUTRON_GROUP, weights += step) {
+#if defined(__ARM_FEATURE_DSP)
+        /* Bytes 0 and 2, then 1 and 3, of a word as two halfwords: two multiply-accumulates an instruction. */
+        int16x2_t a_even, a_odd;
+        split(a, &a_even, &a_odd);
+#pragma GCC unroll 4
+        for (uint32_t j = 0; j < count; ++j) {
+            int16x2_t w_even, w_odd;
+            split(weights + j * NEUTRON_GROUP, &w_even, &w_odd);
+            s[j] = (uint32_t)__smlad(a_odd, w_odd, __smlad(a_even, w_even, (int32_t)s[j]));
         }
+#else
+        int32_t a0 = a[0], a1 = a[1], a2 = a[2], a3 = a[3];
+#pragma GCC unroll 4
+        for (uint32_t j = 0; j < count; ++j) {
+            const int8_t *w = weights + j * NEUTRON_GROUP;
+            s[j] += (uint32_t)(a0 * w[0] + a1 * w[1] + a2 * w[2] + a3 * w[3]);
+        }
+#endif
     }
+#pragma GCC unroll 4
+    for (uint32_t j = 0; j < count; ++j) sums[j] += s[j];
+}
+
+void neutron_dot(const int8_t *a, const int8_t *weights, uint32_t groups, uint32_t channels, uint32_t *sums) {
+    size_t step = (size_t)channels * NEUTRON_GROUP;
+    uint32_t j = 0;
+    for (; j + 4u <= channels; j += 4u) dot_channels(a, weights + j * NEUTRON_GROUP, groups, step, 4, sums + j);
+    for (; j < channels; ++j) dot_channels(a, weights + j * NEUTRON_GROUP, groups, step, 1, sums + j);
 }
 
 void neutron_requantize(const int32_t *sums, const int32_t *multiplier, const int32_t *shift, uint32_t n, int32_t zero,
