@@ -1,0 +1,68 @@
+"""Every kernel on an emulated Cortex-M33 gives the host's bytes, its DSP instructions included."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from openneutron.compiler.microcode import encode
+from openneutron.run.native import NativeModel
+from tests.kernels.harness import Maker, program_of
+from tests.native import COMMON, libraries, portable_sources
+from tests.runtime.programs import CASES, streamed_program
+
+FOLDER = Path(__file__).parent / "cortex_m"
+TOOLS = ("arm-none-eabi-gcc", "qemu-system-arm")
+pytestmark = pytest.mark.firmware
+
+
+@pytest.fixture(scope="module")
+def tools() -> None:
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing and os.environ.get("OPENNEUTRON_REQUIRE_FIRMWARE"):
+        pytest.fail(f"missing: {', '.join(missing)}")
+    if missing:
+        pytest.skip(f"missing: {', '.join(missing)}")
+
+
+def padded(*parts: bytes) -> bytes:
+    return b"".join(p + bytes(-len(p) % 16) for p in parts)
+
+
+def case(microcode: bytes, weights: bytes, make: Maker) -> bytes:
+    """A program with random inputs and the outputs of the host."""
+    model = NativeModel(microcode, weights, library=libraries()["portable"])
+    inputs = []
+    for shape, dtype in model.inputs:
+        raw = make.rng.normal(0, 3, shape).astype(dtype) if dtype == np.float32 else None
+        inputs.append(make.rng.integers(-128, 128, shape).astype(dtype) if raw is None else raw)
+    ins, outs = (padded(*(a.tobytes() for a in arrays)) for arrays in (inputs, model.run(inputs)))
+    sizes = struct.pack("<IIII", len(microcode), len(weights), len(ins), len(outs))
+    return sizes + padded(microcode, weights, ins, outs)
+
+
+@pytest.mark.parametrize("optimise", ["-O2", "-Os"])
+def test_kernels_on_cortex_m33(tools, tmp_path, optimise):
+    make = Maker(np.random.default_rng(21))
+    cases = [case(*streamed_program(), make)]
+    for generate in CASES:
+        for _ in range(6):
+            program, weights, _, _ = program_of([generate(make)])
+            cases.append(case(encode(program), weights, make))
+    (tmp_path / "cases.bin").write_bytes(b"".join(cases))
+    image = tmp_path / "test.elf"
+    link = ("--specs=rdimon.specs", "-T", FOLDER / "link.ld", "-o", image)
+    core = ("-mcpu=cortex-m33", "-mthumb", optimise)
+    command = [TOOLS[0], *core, *COMMON, FOLDER / "main.c", *portable_sources(), *link]
+    subprocess.run([str(c) for c in command], check=True)
+    machine = ("-M", "mps2-an505", "-cpu", "cortex-m33", "-nographic", "-semihosting", "-kernel", image)
+    command = [TOOLS[1], *machine]
+    run = subprocess.run([str(c) for c in command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert run.stdout.strip().endswith(f"{len(cases)} cases, 0 wrong"), run.stdout + run.stderr
+    assert run.returncode == 0
