@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from executorch.exir import EdgeProgramManager
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
+from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.utils.flop_counter import flop_registry
 
@@ -33,7 +34,7 @@ class CompiledProgram:
     rejected: tuple[Rejected, ...] = field(repr=False)
     npu_nodes: tuple[str, ...]  # operators the NPU computes, by their names in the Edge program
     macs_cpu: int
-    edge: EdgeProgramManager = field(repr=False)
+    edge: ExportedProgram = field(repr=False)  # with calls of the delegates in it
     info: ProgramInfo = field(repr=False)
 
     @property
@@ -111,9 +112,9 @@ class CompiledProgram:
         }
 
 
-def describe(pte: bytes, edge: EdgeProgramManager, partitioner: NeutronPartitioner) -> CompiledProgram:
+def describe(pte: bytes, edge: ExportedProgram, partitioner: NeutronPartitioner) -> CompiledProgram:
     """Collect what is known of a program that `partitioner` has divided."""
-    module = edge.exported_program().graph_module
+    module = edge.graph_module
     return CompiledProgram(
         pte=pte,
         options=partitioner.options,
@@ -124,6 +125,12 @@ def describe(pte: bytes, edge: EdgeProgramManager, partitioner: NeutronPartition
         edge=edge,
         info=parse_program(pte, "program", sealed=True),
     )
+
+
+def copy_graph(program: ExportedProgram) -> ExportedProgram:
+    """The same program with a graph of its own; weights and delegates are shared."""
+    module = GraphModule(program.graph_module, copy.deepcopy(program.graph))
+    return program._update(module, program.graph_signature)
 
 
 def delegates(module: GraphModule) -> list[LoweredBackendModule]:

@@ -2,7 +2,7 @@
 
     export -> quantize (PT2E, int8) -> Edge dialect -> partition -> LiteRT -> microcode -> .pte
 
-`quantize_model` is the second stage, `compile_model` all of them. The stages after partitioning run inside
+`quantize_model` is the second stage, `compile_model` all of them, `compile_litert` the last two. The stages after partitioning run inside
 ExecuTorch, which calls `NeutronBackend.preprocess` for every partition; what they made comes back with the
 program.
 """
@@ -19,15 +19,20 @@ from executorch.exir import EdgeCompileConfig, EdgeProgramManager, to_edge_trans
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from openneutron.compiled import CompiledProgram, describe
+from openneutron.compiled import CompiledProgram, copy_graph, describe
+from openneutron.converter import find_converter
 from openneutron.diagnostics import fail
+from openneutron.litert.file import read
+from openneutron.lower.convert import Lowered
 from openneutron.options import CompileOptions, CustomDelegationOptions
-from openneutron.package.backend import NeutronPartitioner
+from openneutron.package.backend import NeutronPartitioner, Partition
+from openneutron.package.embed import embed
+from openneutron.package.payload import Port, build_payload, pack
 from openneutron.passes.edge import remove_quant_io, run_edge_passes
 from openneutron.quantize.loop import calibrate_and_quantize, train_and_quantize
 from openneutron.quantize.quantizer import NeutronQuantizer
 from openneutron.run.seal import seal
-from openneutron.target import DEFAULT_TARGET, NeutronTargetSpec
+from openneutron.target import DEFAULT_TARGET, NeutronTargetSpec, find_target
 
 Inputs = tuple[Any, ...]
 
@@ -41,13 +46,14 @@ def compile_model(
     delegation: CustomDelegationOptions | None = None,
     per_channel: bool = False,
     int8_io: bool = False,
+    delegate: bool = True,
 ) -> CompiledProgram:
     """Compile a model for Neutron.
 
     With `calibration` inputs the model is quantized first; without, it is taken as it is, quantized or not.
     What the NPU cannot compute stays on the CPU, and the result says why. Example inputs in
     `torch.channels_last` give a program that takes its inputs so. `int8_io` drops the quantize and dequantize
-    steps at the program's ends.
+    steps at the program's ends. Without `delegate` everything stays on the CPU, to compare with.
     """
     options = options or CompileOptions()
     if calibration is not None:
@@ -57,10 +63,26 @@ def compile_model(
     edge = to_edge_transform_and_lower(
         exported,
         transform_passes=[run_edge_passes],
-        partitioner=[partitioner],
+        partitioner=[partitioner] if delegate else [],
         compile_config=EdgeCompileConfig(_check_ir_validity=True, _skip_dim_order=False),
     )
     return package_program(remove_quant_io(edge) if int8_io else edge, partitioner)
+
+
+def compile_litert(
+    data: bytes, options: CompileOptions | None = None, where: str = "LiteRT model"
+) -> CompiledProgram:
+    """Compile a static int8 LiteRT model (the bytes of a .tflite) to a program that is one delegate."""
+    options = options or CompileOptions()
+    graph = read(data, where)
+    converted = find_converter(options.converter).convert(data, options, find_target(options.config))
+    ports = [tuple(Port(i) for i in range(len(side))) for side in (graph.inputs, graph.outputs)]
+    payload = build_payload(converted, *ports, len(graph.inputs), options.use_profiling)
+    flags = (False,) * len(graph.inputs), (False,) * len(graph.outputs)
+    partition = Partition(Lowered(graph, *flags, graph), data, converted)
+    partitioner = NeutronPartitioner(options.to_compile_specs())
+    edge = embed(partition, pack(payload), partitioner.delegation_spec.compile_specs)
+    return package_program(edge, partitioner, tuple(op.outputs[0].name for op in graph.ops))
 
 
 def quantize_model(
@@ -104,10 +126,12 @@ def export_model(module: torch.nn.Module | ExportedProgram, example_inputs: Inpu
     return torch.export.export(module, _tuple(example_inputs))
 
 
-def package_program(edge: EdgeProgramManager, partitioner: NeutronPartitioner) -> CompiledProgram:
+def package_program(
+    edge: EdgeProgramManager, partitioner: NeutronPartitioner, npu_nodes: tuple[str, ...] | None = None
+) -> CompiledProgram:
     """Serialize a lowered program, seal it, and describe what is in it."""
     executorch_program = edge.to_executorch()
-    return describe(seal(executorch_program.buffer), edge, partitioner)
+    return describe(seal(executorch_program.buffer), edge, partitioner, npu_nodes)
 
 
 def _tuple(inputs: Any) -> Inputs:

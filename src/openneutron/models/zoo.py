@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from openneutron.diagnostics import fail, nearest
+from openneutron.models.weights import has_weights, load_weights
 
 if TYPE_CHECKING:
     import torch
@@ -24,15 +25,30 @@ class ZooEntry:
     arguments: dict[str, Any] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
 
-    def build(self, seed: int = 0, **overrides: Any) -> torch.nn.Module:
-        """A new model in eval mode; the weights are random, the same for the same seed."""
+    @property
+    def is_trained(self) -> bool:
+        """Whether trained weights ship with the package."""
+        return has_weights(self.name)
+
+    def build(self, seed: int = 0, *, trained: bool = False, **overrides: Any) -> torch.nn.Module:
+        """A new model in eval mode; trained, or with random weights that are the same for the same seed."""
         import torch
+
+        if trained and not self.is_trained:
+            fail(
+                "ON106",
+                f"model {self.name}",
+                "no trained weights ship with it",
+                f"Make them: python -m openneutron.models.train {self.name}",
+            )
 
         module, _, cls = self.cls.partition(":")
         builder = getattr(importlib.import_module(f"openneutron.models.{module}"), cls)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model: torch.nn.Module = builder(**{**self.arguments, **overrides})
+        if trained:
+            load_weights(model, self.name)
         return model.eval()
 
     def example_inputs(self, seed: int = 0) -> tuple[torch.Tensor, ...]:
@@ -144,9 +160,9 @@ def find_model(name: str) -> ZooEntry:
     return entry
 
 
-def build_model(name: str, seed: int = 0, **overrides: Any) -> torch.nn.Module:
+def build_model(name: str, seed: int = 0, *, trained: bool = False, **overrides: Any) -> torch.nn.Module:
     """Build a zoo model by name; overrides are arguments of its class."""
-    return find_model(name).build(seed, **overrides)
+    return find_model(name).build(seed, trained=trained, **overrides)
 
 
 def example_inputs(name: str, seed: int = 0) -> tuple[torch.Tensor, ...]:
