@@ -112,15 +112,22 @@ class CompiledProgram:
         }
 
 
-def describe(pte: bytes, edge: ExportedProgram, partitioner: NeutronPartitioner) -> CompiledProgram:
-    """Collect what is known of a program that `partitioner` has divided."""
+def describe(
+    pte: bytes,
+    edge: ExportedProgram,
+    partitioner: NeutronPartitioner,
+    npu_nodes: tuple[str, ...] | None = None,
+) -> CompiledProgram:
+    """Collect what is known of a program that `partitioner` has divided, or whose delegate has these nodes."""
+    if npu_nodes is None:
+        npu_nodes = tuple(c.node.name for group in partitioner.partitions for c in group)
     module = edge.graph_module
     return CompiledProgram(
         pte=pte,
         options=partitioner.options,
         partitions=tuple(_partition(lowered) for lowered in delegates(module)),
         rejected=tuple(partitioner.rejected),
-        npu_nodes=tuple(c.node.name for group in partitioner.partitions for c in group),
+        npu_nodes=npu_nodes,
         macs_cpu=sum(node_macs(node) for node in cpu_nodes(module)),
         edge=edge,
         info=parse_program(pte, "program", sealed=True),

@@ -2,9 +2,9 @@
 
     export -> quantize (PT2E, int8) -> Edge dialect -> partition -> LiteRT -> microcode -> .pte
 
-`quantize_model` is the second stage, `compile_model` all of them, `compile_litert` the last two. The stages after partitioning run inside
-ExecuTorch, which calls `NeutronBackend.preprocess` for every partition; what they made comes back with the
-program.
+`quantize_model` is the second stage, `compile_model` all of them, `compile_litert` the last two. The stages
+after partitioning run inside ExecuTorch, which calls `NeutronBackend.preprocess` for every partition; what they
+made comes back with the program.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def package_program(
     edge: EdgeProgramManager, partitioner: NeutronPartitioner, npu_nodes: tuple[str, ...] | None = None
 ) -> CompiledProgram:
     """Serialize a lowered program, seal it, and describe what is in it."""
-    executorch_program = edge.to_executorch()
-    return describe(seal(executorch_program.buffer), edge, partitioner, npu_nodes)
+    kept = copy_graph(edge.exported_program())  # to_executorch changes the program it is given
+    return describe(seal(edge.to_executorch().buffer), kept, partitioner, npu_nodes)
 
 
 def _tuple(inputs: Any) -> Inputs:
