@@ -36,7 +36,8 @@ typedef struct {
     int32_t zero;
 } Source;
 
-static void put(int8_t **to, const int8_t *from, int32_t zero, size_t bytes) {
+static inline void put(int8_t **to, const int8_t *from, int32_t zero, size_t bytes) {
+    if (bytes == 0) return; /* inside the input there is nothing to pad: spare the calls */
     if (from) {
         memcpy(*to, from, bytes);
     } else {

@@ -85,6 +85,7 @@ static void depthwise16(const NeutronDepthwise *d, const Taps *taps, uint32_t c)
     }
     NeutronScale8 scale_low = neutron_scale8(load_halves(d->multiplier + c), load_halves(d->shift + c));
     NeutronScale8 scale_high = neutron_scale8(load_halves(d->multiplier + c + 4), load_halves(d->shift + c + 4));
+    int plain = scale_low.plain && scale_high.plain;
     for (uint32_t i = 0; i < d->count; ++i) {
         __m256i low = bias_low, high = bias_high;
         size_t at = i * d->in_step + c;
@@ -94,10 +95,15 @@ static void depthwise16(const NeutronDepthwise *d, const Taps *taps, uint32_t c)
             low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_unpacklo_epi16(first, second), w_low[t]));
             high = _mm256_add_epi32(high, _mm256_madd_epi16(_mm256_unpackhi_epi16(first, second), w_high[t]));
         }
-        low = neutron_clamp8(neutron_apply_scale8(low, &scale_low), d->output_zero, d->low, d->high);
-        high = neutron_clamp8(neutron_apply_scale8(high, &scale_high), d->output_zero, d->low, d->high);
-        __m256i words = _mm256_packs_epi32(low, high);
-        __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+        __m128i bytes;
+        if (plain) {
+            bytes = neutron_bytes16(neutron_apply_plain8(low, &scale_low), neutron_apply_plain8(high, &scale_high),
+                                    d->output_zero, d->low, d->high);
+        } else {
+            low = neutron_clamp8(neutron_apply_scale8(low, &scale_low), d->output_zero, d->low, d->high);
+            high = neutron_clamp8(neutron_apply_scale8(high, &scale_high), d->output_zero, d->low, d->high);
+            bytes = neutron_bytes16(low, high, 0, -128, 127);
+        }
         _mm_storeu_si128((__m128i *)(void *)(d->out + i * d->out_step + c), bytes);
     }
 }

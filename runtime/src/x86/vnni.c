@@ -11,6 +11,7 @@ typedef struct {
     const int8_t *weights[2]; /* of two blocks, or twice the same */
     __m256i start[2]; /* bias less the correction */
     NeutronScale8 scale[2];
+    int plain; /* both blocks may take the short way from sums to bytes */
 } Pair;
 
 static inline __attribute__((always_inline)) __m256i load_weights(const int8_t *at, uint32_t lanes) {
@@ -50,6 +51,15 @@ static inline __attribute__((always_inline)) void tile(const NeutronGemm *g, uin
             if (blocks > 1) sums[r][1] = _mm256_dpbusd_epi32(sums[r][1], x, w1);
         }
     }
+    if (blocks > 1 && p->plain) {
+        for (uint32_t r = 0; r < rows; ++r) {
+            __m128i bytes = neutron_bytes16(neutron_apply_plain8(sums[r][0], &p->scale[0]),
+                                            neutron_apply_plain8(sums[r][1], &p->scale[1]), g->zero, g->low, g->high);
+            bytes = _mm_shuffle_epi32(bytes, 0xD8);
+            _mm_storeu_si128((__m128i *)(void *)(g->out + (row + r) * g->out_pitch + channel), bytes);
+        }
+        return;
+    }
     for (uint32_t r = 0; r < rows; ++r) {
         neutron_store8(g, row + r, channel, lanes, sums[r][0], &p->scale[0]);
         if (blocks > 1) neutron_store8(g, row + r, channel + NEUTRON_BLOCK, lanes, sums[r][1], &p->scale[1]);
@@ -72,10 +82,11 @@ static void prepare(const NeutronGemm *g, Pair *p, uint32_t which, uint32_t chan
 
 void neutron_gemm_vnni(const NeutronGemm *g) {
     uint32_t j = 0;
-    Pair p;
+    Pair p = {.plain = 0};
     for (; j + 2u * NEUTRON_BLOCK <= g->n; j += 2u * NEUTRON_BLOCK) {
         prepare(g, &p, 0, j, NEUTRON_BLOCK);
         prepare(g, &p, 1, j + NEUTRON_BLOCK, NEUTRON_BLOCK);
+        p.plain = g->raw == NULL && p.scale[0].plain && p.scale[1].plain;
         uint32_t i = 0;
         for (; i + ROWS <= g->m; i += ROWS) tile(g, i, ROWS, j, 2, &p, NEUTRON_BLOCK);
         for (; i + 2u <= g->m; i += 2u) tile(g, i, 2, j, 2, &p, NEUTRON_BLOCK);

@@ -22,6 +22,8 @@ typedef struct {
     __m256i even, odd;   /* multipliers of the even and of the odd lanes, in the low half of 64 bits */
     __m256i left, right; /* shifts */
     __m256i mask, half;  /* 2^right - 1, and half of it */
+    __m256i less;        /* right - 1 */
+    int plain;           /* every lane shifts right: neutron_apply_plain8 may be used */
 } NeutronScale8;
 
 static inline NeutronScale8 neutron_scale8(__m256i multiplier, __m256i shift) {
@@ -33,19 +35,41 @@ static inline NeutronScale8 neutron_scale8(__m256i multiplier, __m256i shift) {
     s.right = _mm256_max_epi32(_mm256_sub_epi32(zero, shift), zero);
     s.mask = _mm256_sub_epi32(_mm256_sllv_epi32(one, s.right), one);
     s.half = _mm256_srli_epi32(s.mask, 1);
+    s.less = _mm256_sub_epi32(s.right, one);
+    s.plain = _mm256_movemask_epi8(_mm256_cmpgt_epi32(s.right, zero)) == -1;
     return s;
+}
+
+/* neutron_high_mul of eight values. */
+static inline __m256i neutron_high_mul8(__m256i x, const NeutronScale8 *s) {
+    const __m256i round = _mm256_set1_epi64x(INT64_C(1) << 30);
+    __m256i even = _mm256_add_epi64(_mm256_mul_epi32(x, s->even), round);
+    __m256i odd = _mm256_add_epi64(_mm256_mul_epi32(_mm256_srli_epi64(x, 32), s->odd), round);
+    return _mm256_blend_epi32(_mm256_srli_epi64(even, 31), _mm256_slli_epi64(odd, 1), 0xAA);
 }
 
 /* neutron_scale (arithmetic.h) of eight values. */
 static inline __m256i neutron_apply_scale8(__m256i x, const NeutronScale8 *s) {
-    const __m256i round = _mm256_set1_epi64x(INT64_C(1) << 30);
-    x = _mm256_sllv_epi32(x, s->left);
-    __m256i even = _mm256_add_epi64(_mm256_mul_epi32(x, s->even), round);
-    __m256i odd = _mm256_add_epi64(_mm256_mul_epi32(_mm256_srli_epi64(x, 32), s->odd), round);
-    __m256i high = _mm256_blend_epi32(_mm256_srli_epi64(even, 31), _mm256_slli_epi64(odd, 1), 0xAA);
+    __m256i high = neutron_high_mul8(_mm256_sllv_epi32(x, s->left), s);
     __m256i remainder = _mm256_and_si256(high, s->mask);
     __m256i threshold = _mm256_add_epi32(s->half, _mm256_srli_epi32(high, 31));
     return _mm256_sub_epi32(_mm256_srav_epi32(high, s->right), _mm256_cmpgt_epi32(remainder, threshold));
+}
+
+/* The same where every lane shifts right by at least 1, which all but odd models do: halves are rounded away from
+ * zero by taking 1 from a negative number and rounding up. Results are below 2^30, so that int16 can saturate. */
+static inline __m256i neutron_apply_plain8(__m256i x, const NeutronScale8 *s) {
+    __m256i high = neutron_high_mul8(x, s);
+    high = _mm256_srav_epi32(_mm256_add_epi32(high, _mm256_srai_epi32(high, 31)), s->less);
+    return _mm256_srai_epi32(_mm256_sub_epi32(high, _mm256_set1_epi32(-1)), 1);
+}
+
+/* Two times eight scaled values (a.0-3, a.4-7 in the halves of `a`, `b` likewise) to sixteen bytes, in the order
+ * a.0-3, b.0-3, a.4-7, b.4-7. */
+static inline __m128i neutron_bytes16(__m256i a, __m256i b, int32_t zero, int32_t low, int32_t high) {
+    __m256i words = _mm256_adds_epi16(_mm256_packs_epi32(a, b), _mm256_set1_epi16((int16_t)zero));
+    __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    return _mm_min_epi8(_mm_max_epi8(bytes, _mm_set1_epi8((char)low)), _mm_set1_epi8((char)high));
 }
 
 /* The low bytes of eight int32 that are known to be int8. */
