@@ -108,8 +108,42 @@ static void depthwise16(const NeutronDepthwise *d, const Taps *taps, uint32_t c)
     }
 }
 
+/* Two taps of eight channels, interleaved, in channel order. */
+static __m256i interleave8(const int8_t *first, const int8_t *second) {
+    __m128i a = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)first));
+    __m128i b = _mm_setzero_si128();
+    if (second) b = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)second));
+    return _mm256_set_m128i(_mm_unpackhi_epi16(a, b), _mm_unpacklo_epi16(a, b));
+}
+
+/* Eight channels of every pixel, for maps of 8 to 15: as depthwise16. */
+static void depthwise8(const NeutronDepthwise *d, const Taps *taps, uint32_t c) {
+    __m256i weights[(MAX_TAPS + 1) / 2];
+    const __m256i zero = _mm256_set1_epi16((int16_t)d->input_zero);
+    __m256i bias = _mm256_loadu_si256((const __m256i *)(const void *)(d->bias + c));
+    uint32_t pairs = (taps->count + 1u) / 2u;
+    for (uint32_t t = 0; t < pairs; ++t) {
+        const int8_t *second = 2 * t + 1 < taps->count ? taps->weights[2 * t + 1] + c : NULL;
+        weights[t] = interleave8(taps->weights[2 * t] + c, second);
+        bias = _mm256_sub_epi32(bias, _mm256_madd_epi16(weights[t], zero));
+    }
+    NeutronScale8 scale = neutron_scale8(_mm256_loadu_si256((const __m256i *)(const void *)(d->multiplier + c)),
+                                         _mm256_loadu_si256((const __m256i *)(const void *)(d->shift + c)));
+    for (uint32_t i = 0; i < d->count; ++i) {
+        __m256i sums = bias;
+        size_t at = i * d->in_step + c;
+        for (uint32_t t = 0; t < pairs; ++t) {
+            __m256i x = interleave8(taps->in[2 * t] + at, taps->in[2 * t + 1] + at);
+            sums = _mm256_add_epi32(sums, _mm256_madd_epi16(x, weights[t]));
+        }
+        sums = neutron_clamp8(neutron_apply_scale8(sums, &scale), d->output_zero, d->low, d->high);
+        uint64_t bytes = neutron_narrow8(sums);
+        memcpy(d->out + i * d->out_step + c, &bytes, 8);
+    }
+}
+
 void neutron_depthwise_avx2(const NeutronDepthwise *d) {
-    if (d->multiplier_c != 1 || d->out_c < 16u || (uint64_t)d->row_count * d->columns > MAX_TAPS) {
+    if (d->multiplier_c != 1 || d->out_c < 8u || (uint64_t)d->row_count * d->columns > MAX_TAPS) {
         neutron_depthwise_portable(d);
         return;
     }
@@ -122,7 +156,12 @@ void neutron_depthwise_avx2(const NeutronDepthwise *d) {
         }
     }
     if (taps.count > 0) taps.in[taps.count] = taps.in[taps.count - 1];
-    /* The last sixteen channels may overlap the sixteen before: they are computed twice, to the same result. */
+    /* The last channels may overlap those before: they are computed twice, to the same result. */
+    if (d->out_c < 16u) {
+        depthwise8(d, &taps, 0);
+        if (d->out_c > 8u) depthwise8(d, &taps, d->out_c - 8u);
+        return;
+    }
     for (uint32_t c = 0; c < d->out_c; c += 16u) depthwise16(d, &taps, c + 16u <= d->out_c ? c : d->out_c - 16u);
 }
 
