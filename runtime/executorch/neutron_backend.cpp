@@ -216,8 +216,8 @@ class NeutronBackend final : public BackendInterface {
       const override {
     Payload payload;
     const char* problem = "";
-    ET_CHECK_OK_OR_RETURN_ERROR(
-        check_payload(parse_payload(processed->data(), processed->size(), &payload, &problem), problem));
+    const PayloadStatus status = parse_payload(processed->data(), processed->size(), &payload, &problem);
+    ET_CHECK_OK_OR_RETURN_ERROR(check_payload(status, problem));
 
     MemoryAllocator* allocator = context.get_runtime_allocator();
     void* memory = allocate(allocator, sizeof(Handle), "the handle");

@@ -110,6 +110,28 @@ def depth_space(make: Maker) -> Op:
     return Op(kind, [source], [_like(make, source, after)], {"blockSize": block})
 
 
+def space_to_batch(make: Maker) -> Op:
+    block, n, c = [make.size(1, 3), make.size(1, 3)], make.size(1, 2), make.size(1, 4)
+    given = [make.size(1, 8), make.size(1, 8)]
+    before = [make.size(0, b) for b in block]
+    after = [-(d + p) % b + b * make.size(0, 1) for d, p, b in zip(given, before, block, strict=True)]
+    steps = [(d + p + a) // b for d, p, a, b in zip(given, before, after, block, strict=True)]
+    source = make.tensor((n, *given, c))
+    pads = np.stack([before, after], axis=1)
+    out = _like(make, source, (n * block[0] * block[1], *steps, c))
+    return Op(Builtin.SPACE_TO_BATCH_ND, [source, make.ints(block), make.ints(pads)], [out], {})
+
+
+def batch_to_space(make: Maker) -> Op:
+    block, n, c = [make.size(1, 3), make.size(1, 3)], make.size(1, 2), make.size(1, 4)
+    steps = [make.size(2, 4), make.size(2, 4)]
+    crops = [[make.size(0, b), make.size(0, b - 1)] for b in block]
+    out = [s * b - sum(crop) for s, b, crop in zip(steps, block, crops, strict=True)]
+    source = make.tensor((n * block[0] * block[1], *steps, c))
+    inputs = [source, make.ints(block), make.ints(crops)]
+    return Op(Builtin.BATCH_TO_SPACE_ND, inputs, [_like(make, source, (n, *out, c))], {})
+
+
 def gather(make: Maker) -> Op:
     source = make.tensor(_shape(make, 1, 4))
     axis = make.size(0, source.rank - 1)
@@ -139,6 +161,8 @@ def resize(make: Maker) -> Op:
         (tile, 200),
         (broadcast_to, 200),
         (depth_space, 200),
+        (space_to_batch, 200),
+        (batch_to_space, 200),
         (gather, 200),
         (resize, 700),
     ],

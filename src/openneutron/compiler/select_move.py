@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from openneutron.compiler import microcode as mc
@@ -144,6 +146,46 @@ def _depth_space(op: Op, ctx: Context) -> list[KernelCall]:
     return copies(ctx.place(op.operand(0)), ctx.ref(op.output), dims, ins, outs, size)
 
 
+def _space_batch_problem(op: Op) -> str:
+    return not_const("block shape", op.operand(1)) or not_const("padding or crops", op.operand(2))
+
+
+def _space_batch(op: Op, ctx: Context) -> list[KernelCall]:
+    """Every phase of the blocks is one strided copy; padding is what the copies leave of a filled output."""
+    to_batch = op.kind is Builtin.SPACE_TO_BATCH_ND
+    space, batched = (op.operand(0), op.output) if to_batch else (op.output, op.operand(0))
+    block, before = ints(op.operand(1)), [int(p[0]) for p in op.operand(2).array]
+    size, images, axes = element_bytes(space), space.shape[0], range(1, 1 + len(block))
+    space_strides, batch_strides = _strides(space), _strides(batched)
+    source, target = ctx.place(op.operand(0)), ctx.ref(op.output)
+    calls: list[KernelCall] = []
+    if to_batch and op.operand(2).array.any():
+        calls.append(_fill(target, op.output.shape, _strides(op.output), size, _zero_bits(op.output)))
+    for number, phase in enumerate(itertools.product(*map(range, block))):
+        at_space, at_batch, dims, strides = (
+            0,
+            number * images * batch_strides[0],
+            [images],
+            [space_strides[0]],
+        )
+        for axis, b, p, pad in zip(axes, block, phase, before, strict=True):
+            first = max(-((p - pad) // b), 0)  # the first and one past the last step that falls on a pixel
+            last = min(-((p - pad - space.shape[axis]) // b), batched.shape[axis])
+            at_space += (first * b + p - pad) * space_strides[axis]
+            at_batch += first * batch_strides[axis]
+            dims.append(last - first)
+            strides.append(b * space_strides[axis])
+        if min(dims) < 1:
+            continue
+        dims += space.shape[1 + len(block) :]
+        strides += space_strides[1 + len(block) :]
+        if to_batch:
+            calls += copies(source.plus(at_space), target.plus(at_batch), dims, strides, batch_strides, size)
+        else:
+            calls += copies(source.plus(at_batch), target.plus(at_space), dims, batch_strides, strides, size)
+    return calls
+
+
 def _pad_problem(op: Op) -> str:
     if problem := not_const("padding", op.operand(1)):
         return problem
@@ -159,8 +201,15 @@ def _pad_value(op: Op) -> int:
     if len(op.inputs) > 2:
         raw = op.operand(2).array.astype(out.dtype).tobytes()
     else:
-        raw = np.array([zero_of(out) if out.quant else 0], out.dtype).tobytes()
+        return _zero_bits(out)
     return int.from_bytes(raw[: element_bytes(out)], "little")
+
+
+def _zero_bits(tensor: Tensor) -> int:
+    """The bits of the number 0."""
+    return int.from_bytes(
+        np.array([zero_of(tensor) if tensor.quant else 0], tensor.dtype).tobytes(), "little"
+    )
 
 
 def _pad(op: Op, ctx: Context) -> list[KernelCall]:
@@ -307,6 +356,8 @@ RULES: dict[Builtin, Rule] = {
     Builtin.BROADCAST_TO: Rule(_broadcast_to, _nothing),
     Builtin.DEPTH_TO_SPACE: Rule(_depth_space, _nothing),
     Builtin.SPACE_TO_DEPTH: Rule(_depth_space, _nothing),
+    Builtin.SPACE_TO_BATCH_ND: Rule(_space_batch, _space_batch_problem),
+    Builtin.BATCH_TO_SPACE_ND: Rule(_space_batch, _space_batch_problem),
     Builtin.PAD: Rule(_pad, _pad_problem),
     Builtin.PADV2: Rule(_pad, _pad_problem),
     Builtin.MIRROR_PAD: Rule(_mirror_pad, lambda op: not_const("padding", op.operand(1))),
