@@ -124,14 +124,19 @@ class _Interpreter(torch.fx.Interpreter):
         return super().call_function(target, args, kwargs)
 
 
-def run_delegate(lowered: Lowered, module: LoweredBackendModule, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """One delegate as the runtime would run it: raw memory in, raw memory out."""
+def run_delegate(
+    lowered: Lowered,
+    module: LoweredBackendModule,
+    inputs: Sequence[torch.Tensor],
+    reference: Reference | None = None,
+) -> list[torch.Tensor]:
+    """One delegate as the runtime would run it: raw memory in, raw memory out. A loaded reference saves time."""
     arrays = []
     for x, tensor, flag in zip(inputs, lowered.graph.inputs, lowered.input_channels_last, strict=True):
         memory = x.permute(x.dim_order()).contiguous().numpy()
         memory = np.moveaxis(memory, 1, -1) if flag else memory
         arrays.append(np.ascontiguousarray(memory).reshape(tensor.shape))
-    results = Reference(lowered.graph).run(arrays)
+    results = (reference or Reference(lowered.graph)).run(arrays)
     outputs = []
     nodes = module.original_module.graph.output_node().args[0]
     for array, node, flag in zip(results, nodes, lowered.output_channels_last, strict=True):

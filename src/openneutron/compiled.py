@@ -118,7 +118,7 @@ def describe(
     partitioner: NeutronPartitioner,
     npu_nodes: tuple[str, ...] | None = None,
 ) -> CompiledProgram:
-    """Collect what is known of a program that `partitioner` has divided, or whose delegate has these nodes."""
+    """Collect what is known of a program that `partitioner` has divided, or of one with these nodes."""
     if npu_nodes is None:
         npu_nodes = tuple(c.node.name for group in partitioner.partitions for c in group)
     module = edge.graph_module

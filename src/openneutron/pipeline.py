@@ -3,8 +3,8 @@
     export -> quantize (PT2E, int8) -> Edge dialect -> partition -> LiteRT -> microcode -> .pte
 
 `quantize_model` is the second stage, `compile_model` all of them, `compile_litert` the last two. The stages
-after partitioning run inside ExecuTorch, which calls `NeutronBackend.preprocess` for every partition; what they
-made comes back with the program.
+after partitioning run inside ExecuTorch, which calls `NeutronBackend.preprocess` for every partition; what
+they made comes back with the program.
 """
 
 from __future__ import annotations

@@ -37,5 +37,5 @@ def load_litert(source: Path | str | bytes, options: CompileOptions | None = Non
     """Compile a .tflite file (or its bytes) and make it ready to run on this machine."""
     data, where = read_program(source)
     options = options or CompileOptions()
-    graph = read(data)
+    graph = read(data, where)
     return LiteRTProgram(compile_graph(graph, find_target(options.config), options), where)

@@ -1,0 +1,63 @@
+"""The zoo through the whole pipeline: one partition each, nothing left on the CPU, LiteRT's bits."""
+
+from functools import cache, partial
+
+import pytest
+
+from openneutron.compiled import CompiledProgram
+from openneutron.models.zoo import ZOO, build_model
+from tests.programs import Inputs, assert_runs_exactly, compiled_for, random_inputs, transposes
+
+# Transposes the NPU has to do for contiguous and for channels-last inputs. The vision transformer's are its
+# attention heads'; a network over (batch, channels, time) has one at its input; one channel needs none.
+TRANSPOSES = {
+    "cifarnet": (1, 0),
+    "resnet8": (1, 0),
+    "dscnn": (0, 0),
+    "mobilenet_v1_vww": (1, 0),
+    "mobilenet_v2": (1, 0),
+    "autoencoder": (0, None),
+    "tcn": (1, None),
+    "gru": (0, None),
+    "tiny_vit": (5, 4),
+}
+# Lowering these takes ExecuTorch longest.
+LARGE = ("mobilenet_v1_vww", "mobilenet_v2", "gru", "tiny_vit")
+SLOW = {"mobilenet_v2": 3}  # inputs for the long test, of which 50 would take minutes on the reference
+
+
+@cache
+def network(name: str, channels_last: bool) -> CompiledProgram:
+    return compiled_for(build_model(name), ZOO[name].input_shapes, channels_last)
+
+
+def inputs_of(name: str, channels_last: bool, seed: int) -> Inputs:
+    return random_inputs(ZOO[name].input_shapes, seed, channels_last)
+
+
+def cases() -> list:
+    return [
+        pytest.param(name, last, id=f"{name}-{'channels_last' if last else 'contiguous'}",
+                     marks=[pytest.mark.slow] if name in LARGE else [])
+        for name, counts in TRANSPOSES.items()
+        for last in (False, True)
+        if counts[last] is not None
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "channels_last"), cases())
+def test_whole_on_the_npu(name: str, channels_last: bool) -> None:
+    program = network(name, channels_last)
+    assert program.rejected == ()
+    assert len(program.partitions) == 1
+    steps = {op.split("::")[1].split(".")[0] for op in program.info.methods["forward"].operators}
+    assert steps <= {"quantize_per_tensor", "dequantize_per_tensor"}
+    assert transposes(program) == TRANSPOSES[name][channels_last]
+    count = 1 if name == "mobilenet_v2" else 5
+    assert_runs_exactly(program, partial(inputs_of, name, channels_last), count)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRANSPOSES)
+def test_fifty_inputs(name: str) -> None:
+    assert_runs_exactly(network(name, False), partial(inputs_of, name, False), SLOW.get(name, 50))
