@@ -25,8 +25,8 @@ help: ## show this list
 
 setup: $(READY) ## create .venv, install the pinned packages, build the native libraries
 
-demo: $(READY) ## compile CifarNet and print the summary
-	$(BIN)/openneutron compile cifarnet -o out/cifarnet.pte
+demo: $(READY) ## compile the trained CifarNet, run it on the simulator, print accuracy and summary
+	$(BIN)/openneutron eval cifarnet -o out/cifarnet.pte
 
 test: $(READY) cross-tools ## the whole test suite
 	$(PY) -m pytest -n 2 --durations=10 $(PYTEST_ARGS) $(TESTS)
@@ -48,6 +48,8 @@ check-generated: $(READY) ## generated files equal what the Python definitions y
 	@if [ -e src/openneutron/compiler/microcode.py ] || [ -d src/openneutron/compiler/microcode ]; then \
 	  $(PY) -m openneutron.compiler.microcode --check; \
 	else echo "check-generated: nothing is generated yet"; fi
+	$(BIN)/openneutron ops --markdown | diff - docs/operators.md
+	$(BIN)/openneutron explain --markdown | diff - docs/troubleshooting.md
 
 bench: $(READY) ## the benchmarks; prints tables
 	@shopt -s nullglob; for f in benchmarks/bench_*.py; do echo "== $$f"; $(PY) "$$f" || exit 1; done

@@ -194,5 +194,30 @@ CODES: dict[str, CodeInfo] = {
     "ON514": CodeInfo("inputs do not fit", "The number, shape or type of the inputs is not the program's."),
     "ON515": CodeInfo("the program failed", "ExecuTorch could not load or run the program."),
     "ON601": CodeInfo("file cannot be written", "The output folder does not exist or is not writable."),
+    "ON602": CodeInfo("model file cannot be read", "There is no such file, or it may not be read."),
+    "ON603": CodeInfo(
+        "not a model",
+        "The file is none of what MODEL may be: a .py file with a function, a .pt2 exported program, a .tflite model.",
+    ),
+    "ON604": CodeInfo(
+        "the model's function failed",
+        "The function of FILE.py:CALLABLE is missing, raised an exception or returned something else than "
+        "(module, example_inputs) or (module, example_inputs, calibration_inputs).",
+    ),
+    "ON605": CodeInfo(
+        "samples cannot be read",
+        "Calibration or input data are .npy or .npz arrays, or pictures (with Pillow installed), of the model's shape.",
+    ),
+    "ON606": CodeInfo(
+        "no labelled data",
+        "Accuracy and quantization-aware training need labels. Zoo classifiers bring theirs; for an own model use an "
+        ".npz file with the arrays `inputs` and `labels`, or the Python API.",
+    ),
+    "ON607": CodeInfo("unknown diagnostic code", "The code is not one this version of openneutron knows."),
+    "ON699": CodeInfo(
+        "unexpected error",
+        "Something failed that should not have, or failed in a library. Run the command with --debug and report what "
+        "it prints.",
+    ),
     "ON504": CodeInfo("native library missing", "The C runtime is not built or not found beside the package."),
 }

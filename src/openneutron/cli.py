@@ -1,0 +1,96 @@
+"""The command line: parse, call, render. Each command is one file in `openneutron.commands`.
+
+Results go to stdout, progress and messages to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 after
+Ctrl-C.
+Nothing here imports torch, so that help and the operator table appear at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+
+from openneutron import __version__
+from openneutron.commands import COMMANDS
+from openneutron.diagnostics import Diagnostic, OpenNeutronError
+
+DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+_DESCRIPTION = "The open eIQ Neutron backend for ExecuTorch: quantize, compile and run PyTorch models."
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with every command."""
+    parser = argparse.ArgumentParser(prog="openneutron", description=_DESCRIPTION)
+    parser.add_argument("--version", action="version", version=f"openneutron {__version__}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        sub = subparsers.add_parser(
+            command.NAME,
+            help=command.HELP,
+            description=command.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.add_arguments(sub)
+        sub.add_argument("--debug", action="store_true", help="show tracebacks and all library messages")
+        sub.set_defaults(execute=command.execute)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    parser = build_parser()
+    try:
+        args = parser.parse_args(argv)
+    except SystemExit as stop:  # argparse has printed what is wrong, or the help
+        return int(stop.code or 0)
+    debug = args.debug
+    if not debug:
+        _quieten()
+    try:
+        return int(args.execute(args) or DONE)
+    except OpenNeutronError as error:
+        if debug:
+            traceback.print_exc()
+        _print_error(error.diagnostic)
+        return USAGE if error.diagnostic.code.startswith("ON1") else FAILED
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output (head, less) has gone; writing to it at exit would fail once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        text = str(error).strip().splitlines()
+        _print_error(
+            Diagnostic(
+                "ON699",
+                "",
+                f"{type(error).__name__}: {text[0] if text else 'no message'}",
+                "--debug shows where this comes from; please report it.",
+            )
+        )
+        return FAILED
+
+
+def _print_error(diagnostic: Diagnostic) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    console.print(Text.assemble(("error: ", "bold red"), str(diagnostic)))
+    console.print(Text(f"  more: openneutron explain {diagnostic.code}", style="dim"))
+
+
+def _quieten() -> None:
+    """Libraries warn about themselves while they are imported; --debug shows it."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -1,0 +1,25 @@
+"""The commands: modules with NAME, HELP, `add_arguments(parser)` and `execute(args)`, cheap to import."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Protocol
+
+from openneutron.commands import compare, compile, disasm, doctor, evaluate, explain, ops, run
+
+
+class Command(Protocol):
+    """What a command's module provides."""
+
+    NAME: str
+    HELP: str
+    __doc__: str | None
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Declare its arguments."""
+
+    def execute(self, args: Namespace) -> int | None:
+        """Do it; None and 0 mean done."""
+
+
+COMMANDS: tuple[Command, ...] = (compile, run, evaluate, compare, ops, explain, disasm, doctor)

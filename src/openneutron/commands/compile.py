@@ -1,0 +1,244 @@
+"""Compile a model to an ExecuTorch program for the Neutron NPU, and print a summary.
+
+MODEL is one of
+  a zoo name              cifarnet (cifar10), mobilenet_v2 (mobilenetv2), resnet8, dscnn, ...
+  FILE.py:CALLABLE        a function that returns (module, example_inputs[, calibration_inputs])
+  MODEL.pt2               what torch.export.save wrote, quantized or not
+  MODEL.tflite            a static int8 LiteRT model
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openneutron.commands.source import MODEL_HELP, Source, load_source
+from openneutron.diagnostics import fail
+from openneutron.options import CONVERTERS, CompileOptions, default_converter
+from openneutron.target import DEFAULT_TARGET, TARGETS
+
+if TYPE_CHECKING:
+    from openneutron.compiled import CompiledProgram
+
+NAME = "compile"
+HELP = "compile a model to a .pte and print a summary"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    add_compile_options(parser)
+    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    parser.add_argument("--report", metavar="FILE.json", help="write the summary and every layer to a file")
+
+
+def add_compile_options(parser: argparse.ArgumentParser) -> None:
+    """The options of every command that compiles; those of ExecuTorch's NXP example keep their names."""
+    yes_no = argparse.BooleanOptionalAction
+    add = parser.add_argument
+    add("-o", "--output", metavar="OUT.pte", help="the program to write (default: <model>.pte)")
+    add("--target", default=DEFAULT_TARGET, metavar="TARGET", help=f"{', '.join(TARGETS)} (default)")
+    add("--converter", choices=CONVERTERS, help="open (default): OpenNeutron's firmware; eiq: NXP silicon")
+    add("-q", "--quantize", action=yes_no, default=True, help="quantize to int8 (default)")
+    add("-d", "--delegate", action=yes_no, default=True, help="delegate to the NPU (default)")
+    add("--use_qat", "--use-qat", action="store_true", help="quantization-aware training of a zoo classifier")
+    add("--per-channel", action="store_true", help="a weight scale for every output channel")
+    add(
+        "--calibration",
+        metavar="DIR|FILE",
+        help="calibration inputs: .npz, .npy or a folder of arrays or images",
+    )
+    add(
+        "--calibration-samples",
+        type=int,
+        default=128,
+        metavar="N",
+        help="use at most N of them (default 128)",
+    )
+    add(
+        "--use_random_dataset", "--use-random-dataset", action="store_true", help="calibrate on random inputs"
+    )
+    add("-r", "--remove-quant-io-ops", action="store_true", help="int8 program inputs and outputs")
+    add(
+        "--use_channels_last_dim_order",
+        "--use-channels-last-dim-order",
+        action="store_true",
+        help="the program takes its 4-D inputs channels last",
+    )
+    add(
+        "--operators_not_to_delegate",
+        "--operators-not-to-delegate",
+        nargs="+",
+        default=(),
+        metavar="OP",
+        help="operators that stay on the CPU, by exact name, e.g. aten::add",
+    )
+    add(
+        "--fetch_constants_to_sram",
+        "--fetch-constants-to-sram",
+        action="store_true",
+        help="weights stay in flash and are prefetched",
+    )
+    add("--sram", type=_size, metavar="BYTES", help="SRAM the program may use, e.g. 512K (default: all)")
+    add(
+        "--dump_kernel_selection_code",
+        "--dump-kernel-selection-code",
+        action="store_true",
+        help="write <model>_kernel_selection.c beside the program",
+    )
+    add("--use_profiling", "--use-profiling", action="store_true", help="a program that records times (eiq)")
+    add("--extra-flags", metavar="FLAGS", help="flags for the eiq converter")
+    add("--intermediates", metavar="DIR", help="keep the LiteRT models before and after conversion")
+    add("-s", "--so_library", "--so-library", metavar="LIB", help="load a library of custom operators first")
+
+
+def execute(args: argparse.Namespace) -> None:
+    """Compile, write, print."""
+    from openneutron.commands.progress import Steps
+
+    steps = Steps()
+    if args.report and Path(args.report).suffix != ".json":
+        fail("ON104", "option --report", f"'{args.report}' has no known report format", "Known: .json")
+    result = compile_source(args, load_model(args, steps), steps)
+    if args.report:
+        write_report(Path(args.report), result)
+    if args.json:
+        print(json.dumps(result.summary, indent=2))
+    else:
+        from rich.console import Console
+
+        from openneutron.report.terminal import print_summary
+
+        print_summary(Console(highlight=False), result.summary)
+
+
+def load_model(args: argparse.Namespace, steps: Any) -> Source:
+    """The model; what can be wrong with the options is found first, as loading takes a while."""
+    compile_options(args)
+    with steps.step(f"Loading {args.model}"):
+        return load_source(args.model)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a compile left behind."""
+
+    output: Path
+    program: CompiledProgram
+    quantized: Any  # the quantized module, if quantizing was part of the work
+    summary: dict[str, Any]
+
+
+def compile_source(args: argparse.Namespace, source: Source, steps: Any) -> Result:
+    """Quantize and compile a model as the options say, and write the program."""
+    from openneutron.commands.quantizing import quantize_source
+    from openneutron.pipeline import compile_litert, compile_model
+    from openneutron.report.summary import summarize
+
+    options = compile_options(args)
+    output = output_path(args.output, source.name)
+    if args.so_library:
+        _load_library(args.so_library)
+    quantized = None
+    if source.litert is not None:
+        with steps.step("Compiling"):
+            program = compile_litert(source.litert, options, args.model)
+    else:
+        source, quantized = quantize_source(args, source, steps)
+        module = source.module if quantized is None else quantized
+        assert module is not None
+        with steps.step("Compiling"):
+            program = compile_model(
+                module,
+                source.example_inputs,
+                options=options,
+                int8_io=args.remove_quant_io_ops,
+                delegate=args.delegate,
+            )
+    summary = summarize(program, output)
+    program.save(output)
+    if args.dump_kernel_selection_code:
+        write_selection(program, output)
+    return Result(output, program, quantized, summary)
+
+
+def compile_options(args: argparse.Namespace) -> CompileOptions:
+    """The options as values, all checked."""
+    return CompileOptions(
+        config=args.target,
+        extra_flags=args.extra_flags,
+        intermediates_dir=args.intermediates,
+        operators_not_to_delegate=tuple(args.operators_not_to_delegate),
+        fetch_constants_to_sram=args.fetch_constants_to_sram,
+        dump_kernel_selection_code=args.dump_kernel_selection_code,
+        use_profiling=args.use_profiling,
+        converter=args.converter or default_converter(),
+        sram_bytes=args.sram,
+    )
+
+
+def output_path(given: str | None, name: str) -> Path:
+    """Where the program goes; found unwritable now rather than after minutes of work."""
+    path = Path(given) if given else Path(f"{name}.pte")
+    if path.is_dir():
+        path = path / f"{name}.pte"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, probe = tempfile.mkstemp(dir=path.parent, prefix=".openneutron.")
+        os.close(handle)
+        os.unlink(probe)
+    except OSError as error:
+        fail("ON601", str(path), f"cannot be written: {error.strerror}", "Choose another place with -o.")
+    return path
+
+
+def write_report(path: Path, result: Result) -> None:
+    """The summary and every layer, as JSON."""
+    from openneutron.files import write_atomically
+    from openneutron.report.summary import layers
+
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(
+        path, json.dumps({**result.summary, "layers": layers(result.program)}, indent=2).encode()
+    )
+
+
+def write_selection(program: CompiledProgram, output: Path) -> None:
+    """The kernel-selection file of each partition, or one for all where we know the kernels."""
+    from openneutron.files import write_atomically
+
+    codes = [p.converted.kernel_selection_code for p in program.partitions]
+    if program.compiled and len(codes) > 1:
+        from openneutron.converter.kernel_selection import kernel_selection_code
+
+        kernels = {kernel for graph in program.compiled for kernel in graph.kernels}
+        codes = [kernel_selection_code(kernels, program.partitions[0].converted.converter)]
+    for number, code in enumerate(codes):
+        if code is not None:
+            part = f"_{number}" if len(codes) > 1 else ""
+            write_atomically(output.with_name(f"{output.stem}{part}_kernel_selection.c"), code.encode())
+
+
+def _load_library(path: str) -> None:
+    import torch
+
+    try:
+        torch.ops.load_library(path)
+    except OSError as error:
+        fail("ON602", path, f"cannot be loaded: {error}", "Give a library of ExecuTorch or torch operators.")
+
+
+def _size(text: str) -> int:
+    """A number of bytes, with K or M for 1024 and 1024 * 1024."""
+    factor = {"K": 1024, "M": 1024 * 1024}.get(text[-1:].upper(), 1)
+    try:
+        return int(float(text[:-1]) * factor) if factor > 1 else int(text, 0)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a size (e.g. 524288, 512K, 1.5M)") from None

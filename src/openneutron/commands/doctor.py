@@ -1,0 +1,160 @@
+"""Check the installation: versions, compilers, native libraries, cross tools, vendor SDK.
+
+What is missing comes with the way to mend it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import platform
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+NAME = "doctor"
+HELP = "check the installation"
+OK, NOTE, BAD = "ok", "note", "bad"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding: what was looked at, how it is, and what to do if it is not well."""
+
+    what: str
+    state: str
+    found: str
+    remedy: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Print all findings; exit 1 if one is bad."""
+    checks = examine()
+    if args.json:
+        print(json.dumps([asdict(check) for check in checks], indent=2))
+    else:
+        _print(checks)
+    return int(any(check.state == BAD for check in checks))
+
+
+def examine() -> list[Check]:
+    """Every finding."""
+    return [_python(), *_packages(), *_compilers(), *_native(), *_cross_tools(), _sdk(), _pillow()]
+
+
+def _python() -> Check:
+    here = platform.python_version()
+    fine = sys.version_info[:2] == (3, 11)
+    return Check(
+        "Python", OK if fine else BAD, here, "" if fine else "Use Python 3.11: make PYTHON=... setup"
+    )
+
+
+def _packages() -> list[Check]:
+    checks = []
+    for line in requires("openneutron") or []:
+        if ";" in line:
+            continue  # optional
+        name, _, wanted = line.partition("==")
+        name = name.split(">")[0].strip()
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            checks.append(Check(name, BAD, "not installed", f"pip install '{line}'"))
+            continue
+        fits = not wanted or found.split("+")[0] == wanted.strip()
+        remedy = "" if fits else f"pip install '{line}': results are defined by this version"
+        checks.append(Check(name, OK if fits else BAD, found, remedy))
+    return checks
+
+
+def _compilers() -> list[Check]:
+    checks = []
+    for tool in ("gcc", "g++"):
+        path = shutil.which(tool)
+        remedy = "" if path else "Install a C and C++ compiler (Debian: apt-get install g++)"
+        checks.append(Check(tool, OK if path else NOTE, "installed" if path else "not found", remedy))
+    return checks
+
+
+def _native() -> list[Check]:
+    from openneutron.diagnostics import OpenNeutronError
+
+    folder = Path(__file__).resolve().parents[1] / "_native"
+    build = "make setup (in the repository), or install the package again"
+    checks = []
+    for name in ("libneutron.so", "libneutron_backend.so", "neutron_rehearse"):
+        there = (folder / name).exists()
+        checks.append(
+            Check(name, OK if there else BAD, "built" if there else "missing", "" if there else build)
+        )
+    if all(check.state == OK for check in checks):
+        try:
+            from openneutron.run.delegate import load_runtime
+
+            load_runtime()
+            checks.append(Check("ExecuTorch delegate", OK, "loads and registers NeutronBackend"))
+        except (OpenNeutronError, ImportError, OSError) as error:
+            checks.append(Check("ExecuTorch delegate", BAD, str(error).splitlines()[0], build))
+    checks.append(_clash())
+    return checks
+
+
+def _clash() -> Check:
+    # Looked up, not imported: importing it is what would cause the clash.
+    loaded = [m for m in sys.modules if m.startswith("executorch.backends.nxp")]
+    if loaded:
+        return Check("NeutronBackend", BAD, f"also in {loaded[0]}", "Import only one of the two in a process")
+    return Check("NeutronBackend", OK, "only OpenNeutron's is imported")
+
+
+def _cross_tools() -> list[Check]:
+    package = {
+        "arm-none-eabi-gcc": "gcc-arm-none-eabi libnewlib-arm-none-eabi",
+        "qemu-system-arm": "qemu-system-arm",
+    }
+    checks = []
+    for tool, name in package.items():
+        path = shutil.which(tool)
+        remedy = "" if path else f"Only for firmware images: apt-get install {name}"
+        checks.append(Check(tool, OK if path else NOTE, "installed" if path else "not found", remedy))
+    return checks
+
+
+def _sdk() -> Check:
+    if importlib.util.find_spec("eiq_neutron_sdk") is None:
+        return Check(
+            "eiq_neutron_sdk", NOTE, "not installed", "Only for --converter eiq (NXP silicon); from NXP"
+        )
+    try:
+        found = version("eiq_neutron_sdk")
+    except PackageNotFoundError:
+        found = "version unknown"
+    return Check("eiq_neutron_sdk", OK, found)
+
+
+def _pillow() -> Check:
+    there = importlib.util.find_spec("PIL") is not None
+    return Check(
+        "pillow", OK if there else NOTE, "installed" if there else "not installed",
+        "" if there else "Only for folders of pictures: pip install pillow",
+    )  # fmt: skip
+
+
+def _print(checks: list[Check]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    style = {OK: "green", NOTE: "yellow", BAD: "bold red"}
+    for check in checks:
+        table.add_row(f"[{style[check.state]}]{check.state}[/]", check.what, check.found, check.remedy)
+    Console(highlight=False).print(table)

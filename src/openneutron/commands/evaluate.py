@@ -1,0 +1,153 @@
+"""Accuracy of a classifier: float, quantized and on the simulator, side by side.
+
+Zoo classifiers are evaluated on the test split of scikit-learn's digits, which no training or calibration has
+seen. For an own model give --data FILE.npz with the arrays `inputs` and `labels`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openneutron.commands.compile import Result, add_compile_options, compile_source, load_model
+from openneutron.commands.source import MODEL_HELP, Source
+from openneutron.diagnostics import fail
+
+if TYPE_CHECKING:
+    import torch
+
+    from openneutron.commands.progress import Steps
+    from openneutron.models.data import Split
+
+NAME = "eval"
+HELP = "accuracy: float, quantized, simulator"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    add_compile_options(parser)
+    parser.add_argument("--data", metavar="FILE.npz", help="labelled data: arrays `inputs` and `labels`")
+    parser.add_argument("--samples", type=int, metavar="N", help="use the first N samples only")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+
+
+def execute(args: argparse.Namespace) -> None:
+    """Compile, run every sample three ways, print."""
+    from openneutron.commands.progress import Steps
+
+    steps = Steps()
+    if args.remove_quant_io_ops:
+        fail("ON104", "option -r", "eval feeds the inputs as they are in the data", "Leave it out.")
+    source = load_model(args, steps)
+    split = _split(args, source)
+    with tempfile.TemporaryDirectory() as folder:
+        keep = args.output is not None
+        args.output = args.output or str(Path(folder) / "model.pte")
+        result = compile_source(args, source, steps)
+        scores = _all_scores(args, source, result, split, steps)
+    data = {**result.summary, "program": str(result.output) if keep else None}
+    figures = _figures(scores, split)
+    if args.json:
+        print(json.dumps({**figures, "summary": data}, indent=2))
+        return
+    from rich.console import Console
+
+    from openneutron.report.terminal import print_accuracy, print_summary
+
+    console = Console(highlight=False)
+    print_summary(console, data)
+    console.print()
+    remarks = {
+        "float": f"{len(split)} samples, PyTorch",
+        "quantized": "int8, PyTorch",
+        "simulator": "int8, the .pte in ExecuTorch's runtime on the simulator",
+    }
+    print_accuracy(console, [(name, figures[name], remarks[name]) for name in scores])
+    if "quantized" in scores:
+        console.print(f"simulator and quantized PyTorch agree on {figures['agree']} of {len(split)} samples")
+    if keep:
+        console.print(f"program: {result.output}")
+
+
+def _split(args: argparse.Namespace, source: Source) -> Split:
+    import numpy as np
+    import torch
+
+    from openneutron.commands.quantizing import dataset_of
+    from openneutron.models.data import Split
+
+    if args.data is None:
+        data = dataset_of(source)
+        if data is None:
+            fail(
+                "ON606",
+                args.model,
+                "there is no labelled data for this model",
+                "--data FILE.npz with the arrays `inputs` (samples first) and `labels`.",
+            )
+        split = data.test
+    else:
+        try:
+            with np.load(args.data) as arrays:
+                inputs, labels = torch.from_numpy(arrays["inputs"]), torch.from_numpy(arrays["labels"])
+                split = Split(inputs, labels.to(torch.int64))
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            fail("ON605", args.data, f"cannot be used: {error}", "numpy.savez(file, inputs=..., labels=...)")
+        if len(inputs) != len(labels) or len(labels) == 0:
+            fail("ON605", args.data, f"{len(inputs)} inputs and {len(labels)} labels", "One label per input.")
+    if args.samples is not None:
+        count = max(1, args.samples)
+        split = Split(split.inputs[:count], split.labels[:count])
+    return split
+
+
+def _all_scores(
+    args: argparse.Namespace, source: Source, result: Result, split: Split, steps: Steps
+) -> dict[str, torch.Tensor]:
+    import torch
+
+    from openneutron.commands.quantizing import channels_last
+    from openneutron.run.program import load_program
+
+    def single(i: int) -> tuple[torch.Tensor, ...]:
+        sample = (split.inputs[i : i + 1],)
+        return channels_last(sample) if args.use_channels_last_dim_order else sample
+
+    scores: dict[str, torch.Tensor] = {}
+    models = []
+    if source.module is not None:
+        is_module = isinstance(source.module, torch.nn.Module)
+        models.append(("float", source.module if is_module else source.module.module()))  # type: ignore[operator]
+    if result.quantized is not None:
+        models.append(("quantized", result.quantized))
+    for name, model in models:
+        with steps.step(f"Evaluating {name}", bar=True) as advance, torch.no_grad():
+            rows = []
+            for i in range(len(split)):
+                rows.append(model(*single(i)).flatten())
+                advance((i + 1) / len(split))
+        scores[name] = torch.stack(rows)
+    program = load_program(result.output, target=args.target)
+    with steps.step("Running the program on the simulator", bar=True) as advance:
+        rows = []
+        for i in range(len(split)):
+            rows.append(torch.from_numpy(program.run(single(i))[0].copy()).flatten())
+            advance((i + 1) / len(split))
+    scores["simulator"] = torch.stack(rows)
+    return scores
+
+
+def _figures(scores: dict[str, torch.Tensor], split: Split) -> dict[str, Any]:
+    guesses = {name: values.argmax(1) for name, values in scores.items()}
+    figures: dict[str, Any] = {"samples": len(split)}
+    for name, guess in guesses.items():
+        figures[name] = round(float((guess == split.labels).double().mean()), 6)
+    if "quantized" in guesses:
+        figures["agree"] = int((guesses["quantized"] == guesses["simulator"]).sum())
+        difference = (scores["quantized"] - scores["simulator"]).abs().max()
+        figures["largest_difference"] = float(difference)
+    return figures

@@ -1,0 +1,124 @@
+"""Explain a diagnostic code in full; without a code, list them all."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+
+from openneutron.diagnostics import CODES, fail, nearest
+
+NAME = "explain"
+HELP = "explain a diagnostic code"
+
+GROUPS = {
+    "1": "Target, options and names",
+    "2": "Why a node stays on the CPU; quantization",
+    "3": "LiteRT graphs and files",
+    "4": "Converter, compiler and payload",
+    "5": "Runtime",
+    "6": "Command line and files",
+}
+# What to do, where it does not depend on the case; the message itself has the rest.
+REMEDIES: dict[str, str] = {
+    "ON101": "`NeutronTargetSpec` and --target take the ids that the message lists.",
+    "ON102": "Compile for imxrt700, or use NXP's own tools for the chip.",
+    "ON103": "The message suggests the nearest name. docs/options.md lists all options.",
+    "ON104": "The message says what was expected.",
+    "ON105": "Write aten::add, aten::add.Tensor or aten.add; `openneutron ops` lists the names.",
+    "ON106": "The message lists all names. For own models use FILE.py:CALLABLE.",
+    "ON107": "Import only one of openneutron and executorch.backends.nxp in a process.",
+    "ON201": "Replace the operator by one of `openneutron ops`, or leave it: the CPU computes it.",
+    "ON202": "Quantize with NeutronQuantizer. Next to an operator that is not in the table this is expected: "
+    "it has no int8 neighbour on that side.",
+    "ON203": "The reason names the limit and the value. `openneutron ops` lists the limits of an operator.",
+    "ON204": "Remove the name from operators_not_to_delegate to have it delegated.",
+    "ON205": "Export without dynamic_shapes, one program per shape.",
+    "ON206": "Nothing, in general.",
+    "ON207": "Use to_edge_transform_and_lower in place of to_edge and to_backend.",
+    "ON208": "Build the new tensor with torch.cat, torch.where or an addition.",
+    "ON209": "Give at least one sample; a hundred typical ones give good ranges.",
+    "ON301": "Report it with the model, if you can share it.",
+    "ON302": "Download or convert the file again.",
+    "ON303": "Convert the model with full int8 quantization and static shapes.",
+    "ON304": "Use NeutronPartitioner to divide the program.",
+    "ON401": "Keep the operator on the CPU with operators_not_to_delegate.",
+    "ON402": "Quantize the model fully to int8 with static shapes.",
+    "ON403": "--fetch_constants_to_sram keeps weights in flash; smaller inputs need less for activations.",
+    "ON410": "Use the open converter, or exclude the operators NXP's converter left over.",
+    "ON411": "Install NXP's SDK from NXP, or use the open converter (the default).",
+    "ON412": "Install a version of the SDK that fits; `openneutron doctor` shows what is there.",
+    "ON413": "Use the open converter, or exclude operators until it passes; report it to NXP.",
+    "ON414": "The message of NXP's converter is in the error.",
+    "ON415": "Update the SDK, or choose a target it lists.",
+    "ON416": "Try the open converter; a model that takes this long is rarely converted at all.",
+    "ON420": "Copy the .pte again, or compile the model again.",
+    "ON421": "Compile again with the version and for the target the message names.",
+    "ON501": "Compile the model again.",
+    "ON502": "Compile the model again with this version.",
+    "ON503": "The message says which call and why; compile the model again with this version.",
+    "ON504": "Run `make setup`, or install the package again.",
+    "ON510": "Check the path.",
+    "ON511": "Give a .pte file (or a .tflite to `openneutron run`).",
+    "ON512": "Copy the file again, or compile the model again.",
+    "ON513": "Load the library that provides it, or compile so that it is not needed.",
+    "ON514": "The message has the shape and type the program takes.",
+    "ON515": "ExecuTorch's own messages are above the error.",
+    "ON601": "Choose another place with -o.",
+    "ON602": "Check the path.",
+    "ON603": "`openneutron compile --help` says what MODEL may be.",
+    "ON604": "--debug shows the traceback of the function.",
+    "ON605": "numpy.savez('samples.npz', inputs) with the samples along the first dimension is all it takes.",
+    "ON606": "`openneutron eval MODEL --data labelled.npz`.",
+    "ON607": "`openneutron explain` lists all codes.",
+    "ON699": "Run it again with --debug.",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("code", nargs="?", metavar="CODE", help="such as ON203; none: list all")
+    parser.add_argument("--markdown", action="store_true", help="all codes as the troubleshooting page")
+
+
+def execute(args: argparse.Namespace) -> None:
+    """Print one code, or all."""
+    if args.markdown:
+        print(markdown(), end="")
+    elif args.code is None:
+        for code, info in sorted(CODES.items()):
+            print(f"{code}  {info.title}")
+    else:
+        print(text(args.code))
+
+
+def text(code: str) -> str:
+    """A code in full."""
+    code = code.upper()
+    info = CODES.get(code)
+    if info is None:
+        fail("ON607", code, "there is no such code", nearest(code, CODES).split(" Known:")[0])
+    parts = [f"{code}: {info.title}", "", textwrap.fill(info.explanation, 100)]
+    if remedy := REMEDIES.get(code):
+        parts += ["", textwrap.fill(f"What to do: {remedy}", 100)]
+    return "\n".join(parts)
+
+
+def markdown() -> str:
+    """The troubleshooting page; `make check-generated` compares it with docs/troubleshooting.md."""
+    lines = [
+        "# Troubleshooting",
+        "",
+        "<!-- Generated by `openneutron explain --markdown`; do not edit. -->",
+        "",
+        "Every error and every reason for staying on the CPU has a code; `openneutron explain CODE` prints",
+        "its entry. An error ends a command with exit code 1, or 2 if the command itself was wrong;",
+        "`--debug` adds a traceback.",
+    ]
+    for group, title in GROUPS.items():
+        lines += ["", f"## {title}"]
+        for code, info in sorted(CODES.items()):
+            if code[2] == group:
+                lines += ["", f"### {code}: {info.title}", "", info.explanation]
+                if remedy := REMEDIES.get(code):
+                    lines += ["", f"**What to do:** {remedy}"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,34 @@
+"""Progress on stderr: a bar on a terminal, one line a step elsewhere. Nothing here touches stdout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+Advance = Callable[[float], None]  # told the part that is done, from 0 to 1
+
+
+class Steps:
+    """Announces what is being done."""
+
+    def __init__(self, quiet: bool = False):
+        self.console = Console(stderr=True, highlight=False, quiet=quiet)
+
+    @contextmanager
+    def step(self, text: str, bar: bool = False) -> Iterator[Advance]:
+        """One step; with `bar`, the yielded function moves it."""
+        if not self.console.is_terminal:
+            self.console.print(f"{text} ...")
+            yield lambda part: None
+            return
+        columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()]
+        with Progress(*columns, console=self.console, transient=True) as progress:
+            task = progress.add_task(text, total=1 if bar else None)
+            yield lambda part: progress.update(task, completed=part)
+
+    def note(self, text: str) -> None:
+        """A remark."""
+        self.console.print(f"note: {text}", style="yellow")

@@ -1,0 +1,126 @@
+"""Quantizing what the command line names: with which samples, and by calibration or training."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from openneutron.commands.progress import Advance, Steps
+from openneutron.commands.samples import Sample, as_samples, load_samples, random_samples
+from openneutron.commands.source import Source, check_static
+from openneutron.diagnostics import fail
+from openneutron.models.data import Dataset, Split, load_digits
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
+
+QAT_SAMPLES = 512
+_RANDOM = 16  # random inputs only exercise the observers; more of them say nothing more
+
+
+def quantize_source(
+    args: argparse.Namespace, source: Source, steps: Steps
+) -> tuple[Source, GraphModule | None]:
+    """The source with inputs in the order asked for, and the quantized module if there was work to do."""
+    from openneutron.pipeline import export_model, quantize_model
+
+    assert source.module is not None
+    if args.use_channels_last_dim_order:
+        source = replace(source, example_inputs=channels_last(source.example_inputs))
+        if isinstance(source.module, torch.export.ExportedProgram):
+            fail(
+                "ON104",
+                "option --use_channels_last_dim_order",
+                "an exported program has the order it was exported with",
+                "Export it with inputs in torch.channels_last.",
+            )
+    if not args.quantize or source.quantized:
+        return source, None
+    check_static(export_model(source.module, source.example_inputs), args.model)
+    samples = calibration_samples(args, source, steps)
+    if args.use_qat:
+        return source, _train(args, source, samples, steps)
+    with steps.step(f"Quantizing with {len(samples)} samples", bar=True) as advance:
+        module = quantize_model(
+            source.module, _watched(samples, advance), per_channel=args.per_channel, target=args.target
+        )
+    return source, module
+
+
+def _train(args: argparse.Namespace, source: Source, samples: list[Sample], steps: Steps) -> GraphModule:
+    from openneutron.models.train import fine_tune
+    from openneutron.pipeline import quantize_model
+
+    data = dataset_of(source)
+    if data is None:
+        fail(
+            "ON606",
+            args.model,
+            "quantization-aware training needs labelled data, which only zoo classifiers have here",
+            "Use openneutron.quantize_model(qat=True, train_fn=...) from Python.",
+        )
+    split = Split(_in_order(args, data.train.inputs), data.train.labels)
+    with steps.step(f"Training with {QAT_SAMPLES} samples", bar=True) as advance:
+
+        def train(prepared: GraphModule) -> None:
+            from torchao.quantization.pt2e import move_exported_model_to_eval
+
+            # Batches of one would ruin the statistics of batch norms; they stay as trained.
+            move_exported_model_to_eval(prepared)
+            fine_tune(prepared, split, QAT_SAMPLES, progress=advance)
+
+        return quantize_model(
+            source.module, samples, qat=True, train_fn=train, per_channel=args.per_channel, target=args.target
+        )
+
+
+def calibration_samples(args: argparse.Namespace, source: Source, steps: Steps) -> list[Sample]:
+    """The user's samples, else the model's own, else the zoo's data, else random ones with a remark."""
+    example, limit = source.example_inputs, args.calibration_samples
+    if limit < 1:
+        fail("ON104", "option --calibration-samples", f"must be positive (got {limit})")
+    if args.calibration:
+        samples = load_samples(Path(args.calibration), example, limit)
+    elif source.calibration is not None and not args.use_random_dataset:
+        samples = as_samples(source.calibration, limit)
+    elif not args.use_random_dataset and (data := dataset_of(source)) is not None:
+        inputs = data.train.inputs[:limit]
+        samples = [(inputs[i : i + 1],) for i in range(len(inputs))]
+    else:
+        samples = random_samples(example, min(limit, _RANDOM))
+        if not args.use_random_dataset:
+            steps.note(
+                "calibrated on random inputs: sizes and times are right, accuracy is not. Use --calibration."
+            )
+    return [channels_last(s) for s in samples] if args.use_channels_last_dim_order else samples
+
+
+def dataset_of(source: Source) -> Dataset | None:
+    """Labelled data for a zoo classifier of small pictures; larger ones would take gigabytes."""
+    entry = source.entry
+    if entry is None or len(entry.input_shapes) != 1:
+        return None
+    shape = entry.input_shapes[0]
+    if entry.classes is None or shape[-1] > 96:
+        return None
+    return load_digits(shape, entry.classes)
+
+
+def channels_last(sample: Sample) -> Sample:
+    """4-D tensors with their channels last in memory."""
+    return tuple(t.to(memory_format=torch.channels_last) if t.ndim == 4 else t for t in sample)
+
+
+def _in_order(args: argparse.Namespace, inputs: torch.Tensor) -> torch.Tensor:
+    return channels_last((inputs,))[0] if args.use_channels_last_dim_order else inputs
+
+
+def _watched(samples: list[Any], advance: Advance) -> Iterator[Any]:
+    for done, sample in enumerate(samples, 1):
+        yield sample
+        advance(done / len(samples))

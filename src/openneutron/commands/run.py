@@ -1,0 +1,177 @@
+"""Run a compiled program with ExecuTorch's runtime on the simulator; a .tflite is compiled on the way.
+
+Inputs are .npy, .npz or picture files, one --input per program input; without them the inputs are random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from openneutron.diagnostics import fail
+from openneutron.target import DEFAULT_TARGET, TARGETS
+
+NAME = "run"
+HELP = "run a .pte or .tflite on the simulator"
+TOP = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("file", metavar="FILE", help="a .pte or a .tflite")
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="FILE", help="once per input, in order"
+    )
+    parser.add_argument("--output-dir", metavar="DIR", help="write output_0.npy, output_1.npy, ...")
+    parser.add_argument("--labels", metavar="FILE", help="names of the classes, one a line")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run N times, for the time")
+    parser.add_argument("--seed", type=int, default=0, help="of random inputs")
+    parser.add_argument("--target", default=DEFAULT_TARGET, help=f"{', '.join(TARGETS)} (default)")
+    parser.add_argument("--etdump", metavar="FILE", help="write ExecuTorch's event trace (.pte only)")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def execute(args: argparse.Namespace) -> None:
+    """Load, run, print, write."""
+    from openneutron.commands.progress import Steps
+
+    path = Path(args.file)
+    if args.repeat < 1:
+        fail("ON104", "option --repeat", f"must be positive (got {args.repeat})")
+    with Steps().step(f"Loading {path}"):
+        program, specs = _load(path, args)
+    inputs = _inputs(args, specs)
+    times = []
+    for _ in range(args.repeat):
+        start = time.perf_counter()
+        outputs = program.run(inputs)
+        times.append(time.perf_counter() - start)
+    if args.etdump:
+        program.write_etdump(Path(args.etdump))
+    files = _write(args.output_dir, outputs) if args.output_dir else []
+    _print(args, inputs, outputs, sorted(times), files)
+
+
+def _load(path: Path, args: argparse.Namespace) -> tuple[Any, list[tuple[tuple[int, ...], str]]]:
+    if path.suffix == ".tflite":
+        from openneutron.options import CompileOptions
+        from openneutron.run.litert import load_litert
+
+        if args.etdump:
+            fail(
+                "ON104",
+                "option --etdump",
+                "a .tflite does not run in ExecuTorch",
+                "Compile it to a .pte first.",
+            )
+        model = load_litert(path, CompileOptions(config=args.target))
+        return model, [(shape, str(dtype)) for shape, dtype in model.inputs]
+    from openneutron.run.program import load_program
+
+    program = load_program(path, target=args.target, etdump=bool(args.etdump))
+    specs = [(s.shape, s.dtype) for s in program.method().inputs if s is not None]
+    return program, specs
+
+
+def _inputs(args: argparse.Namespace, specs: list[tuple[tuple[int, ...], str]]) -> list[Any]:
+    import numpy as np
+
+    from openneutron.commands.samples import IMAGES, read_arrays, read_image
+
+    if not args.input:
+        generator = np.random.default_rng(args.seed)
+        return [_random(generator, shape, np.dtype(dtype)) for shape, dtype in specs]
+    arrays: list[np.ndarray] = []
+    for name in args.input:
+        file = Path(name)
+        if file.suffix.lower() in IMAGES:
+            shape, dtype = specs[min(len(arrays), len(specs) - 1)]
+            if dtype != "float32":
+                fail("ON605", name, f"a picture cannot be an input of type {dtype}", "Give an .npy file.")
+            arrays.append(read_image(file, shape))
+        else:
+            arrays += read_arrays(file)
+    if len(arrays) != len(specs):
+        listing = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in specs)
+        fail("ON514", args.file, f"{len(arrays)} inputs given, it takes {len(specs)}", f"It takes {listing}.")
+    # The batch of one is easily forgotten, and adding it cannot be wrong.
+    return [a[None] if (1, *a.shape) == shape else a for a, (shape, _) in zip(arrays, specs, strict=True)]
+
+
+def _random(generator: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    import numpy as np
+
+    if dtype.kind == "f":
+        return generator.standard_normal(shape).astype(dtype)
+    if dtype.kind == "b":
+        return generator.integers(0, 2, shape).astype(dtype)
+    info = np.iinfo(dtype)
+    return generator.integers(max(info.min, -128), min(info.max, 127) + 1, shape).astype(dtype)
+
+
+def _write(folder: str, outputs: list[Any]) -> list[Path]:
+    import numpy as np
+
+    from openneutron.files import write_atomically
+
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail("ON601", folder, f"cannot be made: {error.strerror}", "Choose another folder.")
+    files = []
+    for i, output in enumerate(outputs):
+        buffer = io.BytesIO()
+        np.save(buffer, output)
+        files.append(Path(folder) / f"output_{i}.npy")
+        write_atomically(files[-1], buffer.getvalue())
+    return files
+
+
+def _print(
+    args: argparse.Namespace, inputs: list[Any], outputs: list[Any], times: list[float], files: list[Path]
+) -> None:
+    labels = _labels(args.labels)
+    data = {
+        "inputs": [{"shape": list(a.shape), "dtype": str(a.dtype)} for a in inputs],
+        "outputs": [{"shape": list(a.shape), "dtype": str(a.dtype), **_top(a, labels)} for a in outputs],
+        "seconds": times[len(times) // 2],
+        "runs": len(times),
+        "files": [str(f) for f in files],
+    }
+    if args.json:
+        print(json.dumps(data, indent=2))
+        return
+    if not args.input:
+        print("inputs are random; give them with --input")
+    for kind in ("inputs", "outputs"):
+        for i, entry in enumerate(data[kind]):
+            print(f"{kind[:-1]} {i}: {entry['dtype']}{entry['shape']}")
+            for rank, place in enumerate(entry.get("top", ()), 1):
+                print(f"  {rank}. {place['class']}: {place['score']:g}")
+    print(f"time: {data['seconds'] * 1000:.2f} ms on this machine (not the NPU's), median of {data['runs']}")
+    for file in files:
+        print(f"wrote {file}")
+
+
+def _top(array: Any, labels: list[str]) -> dict[str, Any]:
+    """The largest scores of what looks like a classifier's result."""
+    flat = array.reshape(-1)
+    if array.ndim != 2 or array.shape[0] != 1 or flat.size < 2:
+        return {}
+    order = sorted(range(flat.size), key=lambda i: -float(flat[i]))[:TOP]
+    return {
+        "top": [{"class": labels[i] if i < len(labels) else str(i), "score": float(flat[i])} for i in order]
+    }
+
+
+def _labels(path: str | None) -> list[str]:
+    if path is None:
+        return []
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError as error:
+        fail("ON605", path, f"cannot be read: {error.strerror}", "Check the path.")

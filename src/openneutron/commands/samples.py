@@ -1,0 +1,133 @@
+"""Sample inputs: from a folder or file the user names, from the zoo's data, or random."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from openneutron.diagnostics import fail
+
+if TYPE_CHECKING:
+    import torch
+
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".webp")
+ARRAYS = (".npy", ".npz")
+Sample = tuple[Any, ...]
+
+
+def random_samples(example: Sample, count: int, seed: int = 0) -> list[Sample]:
+    """Normally distributed inputs like the example; integers are drawn from the example's range."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(like: torch.Tensor) -> torch.Tensor:
+        if like.is_floating_point():
+            return torch.randn(like.shape, generator=generator).to(like.dtype)
+        low, high = int(like.min()), int(like.max()) + 1
+        return torch.randint(low, max(high, low + 2), like.shape, generator=generator).to(like.dtype)
+
+    return [tuple(draw(value) for value in example) for _ in range(count)]
+
+
+def load_samples(path: Path, example: Sample, limit: int) -> list[Sample]:
+    """Up to `limit` inputs from an .npz or .npy file, or from a folder of arrays or images."""
+    if path.is_dir():
+        files = sorted(f for f in path.rglob("*") if f.suffix.lower() in (*IMAGES, *ARRAYS))
+        found = (sample for file in files for sample in _from_file(file, example))
+    elif path.exists():
+        found = iter(_from_file(path, example))
+    else:
+        fail("ON605", str(path), "there is no such file or folder", "Check the path.")
+    samples = [sample for sample, _ in zip(found, range(limit), strict=False)]
+    if not samples:
+        fail(
+            "ON605", str(path), "there are no samples in it", f"Known: {', '.join((*ARRAYS, *IMAGES))} files."
+        )
+    return samples
+
+
+def as_samples(values: Iterable[Any], limit: int) -> list[Sample]:
+    """Calibration inputs as a user's function gives them: tensors or tuples of tensors."""
+    pairs = zip(values, range(limit), strict=False)
+    return [tuple(v) if isinstance(v, tuple | list) else (v,) for v, _ in pairs]
+
+
+def _from_file(file: Path, example: Sample) -> Iterator[Sample]:
+    import torch
+
+    if file.suffix.lower() in IMAGES:
+        yield (torch.from_numpy(read_image(file, tuple(example[0].shape))),)
+        return
+    arrays = read_arrays(file)
+    if len(arrays) < len(example):
+        fail(
+            "ON605",
+            str(file),
+            f"has {len(arrays)} arrays, the model takes {len(example)} inputs",
+            "Save one array per input, in order: numpy.savez(file, input_0=..., input_1=...).",
+        )
+    columns = [
+        _split(a, like, f"{file}: array {i}")
+        for i, (a, like) in enumerate(zip(arrays, example, strict=False))
+    ]
+    yield from zip(*columns, strict=False)
+
+
+def read_arrays(file: Path) -> list[np.ndarray]:
+    """The arrays of an .npy or .npz file, in the order in which they were saved."""
+    if file.suffix not in ARRAYS:
+        fail("ON605", str(file), "is not an array file", f"Known: {', '.join(ARRAYS)}.")
+    try:
+        loaded = np.load(file, allow_pickle=False)
+        return [loaded] if isinstance(loaded, np.ndarray) else [loaded[name] for name in loaded.files]
+    except FileNotFoundError:
+        fail("ON605", str(file), "there is no such file", "Check the path.")
+    except (OSError, ValueError, EOFError) as error:
+        fail("ON605", str(file), f"NumPy cannot read it: {str(error).splitlines()[0]}", "Save it again.")
+
+
+def _split(array: np.ndarray, like: torch.Tensor, where: str) -> list[torch.Tensor]:
+    """One sample, or many along the first dimension."""
+    import torch
+
+    shape = tuple(like.shape)
+    if array.shape == shape:
+        parts = array[None]
+    elif array.shape[1:] == shape:
+        parts = array
+    elif shape[:1] == (1,) and array.shape[1:] == shape[1:]:
+        parts = array[:, None]
+    elif shape[:1] == (1,) and array.shape == shape[1:]:
+        parts = array[None, None]
+    else:
+        fail(
+            "ON605",
+            where,
+            f"has the shape {list(array.shape)}, an input is {list(shape)}",
+            "Resize it first.",
+        )
+    return [torch.from_numpy(np.ascontiguousarray(part)).to(like.dtype) for part in parts]
+
+
+def read_image(file: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """A picture as a (1, C, H, W) input, resized, values from -1 to 1."""
+    try:
+        from PIL import Image
+    except ImportError:
+        fail("ON605", str(file), "reading pictures needs Pillow", "Install it: pip install pillow")
+    if len(shape) != 4 or shape[1] not in (1, 3):
+        fail("ON605", str(file), f"a picture cannot be an input of shape {list(shape)}", "Use .npy files.")
+    _, channels, height, width = shape
+    try:
+        with Image.open(file) as image:
+            pixels = np.asarray(
+                image.convert("L" if channels == 1 else "RGB").resize((width, height)), np.float32
+            )
+    except OSError as error:
+        fail("ON605", str(file), f"is not a readable picture: {error}", "Check the file.")
+    pixels = pixels.reshape(height, width, channels) / 127.5 - 1
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])

@@ -1,0 +1,185 @@
+"""What MODEL means on the command line: a zoo name, `file.py:callable`, a .pt2 or a .tflite file."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openneutron.diagnostics import OpenNeutronError, fail
+from openneutron.models.zoo import ZooEntry, find_model
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
+MODEL_HELP = "a zoo name, FILE.py:CALLABLE, MODEL.pt2 or MODEL.tflite"
+_RETURNS = "Return (module, example_inputs) or (module, example_inputs, calibration_inputs)."
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model as the user named it; either `module` or `litert` is there."""
+
+    name: str  # for file names
+    module: torch.nn.Module | ExportedProgram | None
+    example_inputs: tuple[Any, ...]
+    calibration: Iterable[Any] | None = None
+    litert: bytes | None = None
+    entry: ZooEntry | None = None
+    quantized: bool = False
+
+
+def load_source(text: str) -> Source:
+    """The model that `text` names."""
+    path = Path(text)
+    if ".py:" in text:
+        file, _, name = text.rpartition(":")
+        return _from_callable(Path(file), name)
+    if path.suffix == ".tflite":
+        return Source(path.stem, None, (), litert=_read(path))
+    if path.suffix == ".pt2":
+        return _from_pt2(path)
+    if path.suffix == ".py":
+        fail("ON104", text, "a Python file needs the name of a function", f"Write {text}:FUNCTION.")
+    if path.suffix == ".pte":
+        fail("ON603", text, "a .pte is a compiled program", f"Run it: openneutron run {text}")
+    if path.exists() or len(path.parts) > 1:
+        _read(path)
+        fail("ON603", text, "the file is not a model this command reads", f"MODEL is {MODEL_HELP}.")
+    return _from_zoo(find_model(text))
+
+
+def _from_zoo(entry: ZooEntry) -> Source:
+    return Source(entry.name, entry.build(trained=entry.is_trained), entry.example_inputs(), entry=entry)
+
+
+def _from_pt2(path: Path) -> Source:
+    import torch
+    from torch.utils import _pytree as pytree
+
+    _read(path)
+    import executorch.exir  # noqa: F401  # registers the operators of quantized programs
+    import torchao.quantization.pt2e  # noqa: F401
+
+    try:
+        program = torch.export.load(path)
+    except Exception as error:
+        line = str(error).strip().splitlines()
+        fail(
+            "ON603",
+            str(path),
+            f"torch.export cannot load it: {line[0] if line else type(error).__name__}",
+            "Save it with torch.export.save(torch.export.export(module, inputs), path).",
+        )
+    check_static(program, str(path))
+    example = program.example_inputs
+    if example is not None:
+        inputs = tuple(pytree.tree_leaves(example))
+    else:
+        inputs = tuple(_placeholder_inputs(program))
+    return Source(path.stem, program, inputs, quantized=_is_quantized(program))
+
+
+def _is_quantized(model: Any) -> bool:
+    """Whether a model went through PT2E before: it has quantize steps."""
+    graph = getattr(model, "graph", None)
+    return graph is not None and any("quantize_per" in str(n.target) for n in graph.nodes)
+
+
+def _placeholder_inputs(program: ExportedProgram) -> Iterable[torch.Tensor]:
+    import torch
+
+    names = set(program.graph_signature.user_inputs)
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and node.name in names:
+            value = node.meta["val"]
+            yield torch.zeros(tuple(value.shape), dtype=value.dtype)
+
+
+def check_static(program: ExportedProgram, where: str) -> None:
+    """Refuse a program whose shapes are not all numbers."""
+    for node in program.graph.nodes:
+        shape = getattr(node.meta.get("val"), "shape", ())
+        if any(not isinstance(size, int) for size in shape):
+            fail(
+                "ON205",
+                f"{where}: {node.name}",
+                f"has the shape {[str(s) for s in shape]}",
+                "Neutron programs are static: export the model without dynamic_shapes.",
+            )
+
+
+def _from_callable(path: Path, name: str) -> Source:
+    _read(path)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))  # so that the file can import its neighbours
+    where = f"{path}:{name}"
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        _user_error(str(path), error)
+    function = getattr(module, name, None)
+    if not callable(function):
+        known = [
+            n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == path.stem
+        ]
+        fail("ON604", where, f"the file has no function '{name}'", f"It has: {', '.join(known) or 'none'}.")
+    try:
+        result = function()
+    except OpenNeutronError:
+        raise
+    except Exception as error:
+        _user_error(where, error)
+    return _checked(where, path.stem, result)
+
+
+def _checked(where: str, stem: str, result: Any) -> Source:
+    import torch
+    from torch.export import ExportedProgram
+
+    if not isinstance(result, tuple) or len(result) not in (2, 3):
+        kind = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
+        fail("ON604", where, f"the function returned {kind}", _RETURNS)
+    model, inputs = result[:2]
+    if not isinstance(model, torch.nn.Module | ExportedProgram):
+        fail("ON604", where, f"the model is {type(model).__name__}, not a torch.nn.Module", _RETURNS)
+    inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    for i, value in enumerate(inputs):
+        if not isinstance(value, torch.Tensor):
+            fail("ON604", where, f"example input {i} is {type(value).__name__}, not a tensor", _RETURNS)
+    if isinstance(model, torch.nn.Module):
+        model.eval()
+    else:
+        check_static(model, where)
+    calibration = result[2] if len(result) == 3 else None
+    return Source(stem, model, inputs, calibration, quantized=_is_quantized(model))
+
+
+def _user_error(where: str, error: Exception) -> None:
+    lines = str(error).strip().splitlines()
+    fail(
+        "ON604",
+        where,
+        f"raised {type(error).__name__}: {lines[0] if lines else 'no message'}",
+        "--debug shows the traceback.",
+    )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        fail("ON602", str(path), "there is no such file", "Check the path.")
+    except OSError as error:
+        fail(
+            "ON602",
+            str(path),
+            f"cannot be read: {error.strerror}",
+            "Check that it is a file and may be read.",
+        )

@@ -1,0 +1,1 @@
+"""The report: what is known of a compiled program as plain data, then rendered."""

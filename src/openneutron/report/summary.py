@@ -1,0 +1,111 @@
+"""The summary of a compile as data: what `compile --json` prints and the terminal rendering reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch.fx import GraphModule
+
+from openneutron.compiled import CompiledProgram
+from openneutron.fx import op_name
+from openneutron.litert.ir import Builtin, Graph
+
+
+def summarize(program: CompiledProgram, path: Path | None) -> dict[str, Any]:
+    """The figures of a compiled program; the keys of the design's contract and a few more."""
+    module = program.edge.graph_module
+    calls = [call for graph in program.compiled for call in graph.calls]
+    borders = sum(_border_transposes(p.lowered.graph) for p in program.partitions)
+    by_runtime = sum(
+        sum((*p.lowered.input_channels_last, *p.lowered.output_channels_last)) for p in program.partitions
+    )
+    data = program.summary(path)
+    frequency = program.target.frequency_hz
+    data |= {
+        "chip": program.target.chip,
+        "npu": program.target.hw_version,
+        "sram_bytes": program.options.sram_bytes or program.target.sram_bytes,
+        "quantize_steps": _count(module, ".quantize_per"),
+        "dequantize_steps": _count(module, ".dequantize_per"),
+        "border_transposes": borders,
+        "runtime_transposes": by_runtime,
+        "transpose_cycles_estimated": sum(
+            c.cost.cycles for c in calls if c.operator == Builtin.TRANSPOSE.name
+        ),
+        "time_us_estimated": round(data["cycles_estimated"] / frequency * 1e6, 1),
+    }
+    data["hint"] = best_hint(data)
+    return data
+
+
+def layers(program: CompiledProgram) -> list[dict[str, Any]]:
+    """Every kernel call with its cost, for reports."""
+    return [
+        {
+            "partition": number,
+            "kernel": info.call.kernel.name,
+            "operator": info.operator,
+            "origin": list(info.origin),
+            "writes": list(info.writes),
+            "macs": info.cost.macs,
+            "cycles_estimated": info.cost.cycles,
+            "bound": info.cost.bound.value,
+        }
+        for number, graph in enumerate(program.compiled)
+        for info in graph.calls
+    ]
+
+
+def best_hint(data: dict[str, Any]) -> str:
+    """The one thing that would help most."""
+    rejected = data["cpu_nodes"]
+    unquantized = [r for r in rejected if r["code"] == "ON202"]
+    if rejected and not data["npu_nodes"] and len(unquantized) == len(rejected):
+        return "Nothing runs on the NPU because nothing is quantized: compile with --quantize."
+    if not data["fits"]:
+        return "It does not fit the SRAM: --fetch_constants_to_sram keeps the weights in flash."
+    reasons = [r for r in rejected if r["code"] not in ("ON202", "ON204", "ON206")]
+    if reasons and (data["partitions"] > 1 or data["macs_cpu"]):
+        first = reasons[0]
+        effect = (
+            f"it splits the program into {data['partitions']} partitions" if data["partitions"] > 1 else ""
+        )
+        if data["macs_cpu"]:
+            effect = f"{_share(data['macs_cpu'], data['macs_npu'])} of the MACs are there"
+        return f"{first['node']} runs on the CPU and {effect}: {first['reason']}. {first['hint']}".strip()
+    # A transpose at the border can be spared only where tensors of the program itself are at fault.
+    if data["border_transposes"] and data["cycles_estimated"]:
+        part = data["transpose_cycles_estimated"] / data["cycles_estimated"]
+        count = data["border_transposes"]
+        plural = "s" if count > 1 else ""
+        return (
+            f"channels-last inputs (--use_channels_last_dim_order) would remove up to {count} "
+            f"transpose{plural}, {part:.0%} of the estimated cycles."
+        )
+    if reasons:
+        return f"{reasons[0]['node']} runs on the CPU: {reasons[0]['reason']}. {reasons[0]['hint']}".strip()
+    if data["quantize_steps"] + data["dequantize_steps"]:
+        return (
+            "The CPU quantizes inputs and outputs: -r makes them int8, if the application can give them so."
+        )
+    return "Nothing to mend: everything runs on the NPU."
+
+
+def _border_transposes(graph: Graph) -> int:
+    ends = {id(t) for t in (*graph.inputs, *graph.outputs)}
+    return sum(
+        op.kind is Builtin.TRANSPOSE and (id(op.inputs[0]) in ends or id(op.outputs[0]) in ends)
+        for op in graph.ops
+    )
+
+
+def _count(module: GraphModule, kind: str) -> int:
+    """Quantize or dequantize steps that ExecuTorch runs on the CPU."""
+    return sum(
+        n.op == "call_function" and kind in f".{op_name(n).split('.', 1)[-1]}" for n in module.graph.nodes
+    )
+
+
+def _share(part: int, rest: int) -> str:
+    return f"{part / (part + rest):.0%}"

@@ -1,0 +1,103 @@
+"""The summary on a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+MOST_REASONS = 12
+
+
+def print_summary(console: Console, data: Mapping[str, Any]) -> None:
+    """Print what a compile yielded."""
+    total = data["macs_npu"] + data["macs_cpu"]
+    cpu = len(data["cpu_nodes"])
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0), title=_title(data), title_justify="left")
+    table.add_column(style="dim")
+    table.add_column()
+    rows: list[tuple[str, str]] = [
+        ("on the NPU", f"{_count(data['npu_nodes'], 'node')}, {_macs(data['macs_npu'], total)}"),
+        ("on the CPU", f"{_count(cpu, 'node')}, {_macs(data['macs_cpu'], total)}"),
+        ("partitions", str(data["partitions"])),
+        ("at the borders", _borders(data)),
+        ("weights", _bytes(data["weights_bytes"])),
+        ("scratch", _bytes(data["scratch_bytes"])),
+    ]
+    if data["sram_prefetch_bytes"]:
+        rows.append(("prefetch area", _bytes(data["sram_prefetch_bytes"])))
+    rows += [
+        ("program tensors", _bytes(data["planned_bytes"])),
+        ("program file", f"{_bytes(data['program_bytes'])}  {data['program'] or ''}"),
+        ("fits the SRAM", f"{'yes' if data['fits'] else '[bold red]no[/]'}, of {_bytes(data['sram_bytes'])}"),
+    ]
+    if data["cycles_estimated"]:
+        cycles, micro = data["cycles_estimated"], data["time_us_estimated"]
+        rows.append(
+            ("NPU time", f"{cycles:,} cycles, {micro / 1000:.3f} ms [yellow](estimated, not measured)[/]")
+        )
+    for name, value in rows:
+        table.add_row(name, value)
+    console.print(table)
+    print_reasons(console, data["cpu_nodes"])
+    console.print(f"[bold]hint[/]  {_escape(data['hint'])}", soft_wrap=True)
+
+
+def print_reasons(console: Console, rejected: Sequence[Mapping[str, str]]) -> None:
+    """Why nodes stay on the CPU; equal reasons in one row."""
+    if not rejected:
+        return
+    groups = Counter((r["op"], r["code"], r["reason"], r["hint"]) for r in rejected)
+    table = Table(box=None, padding=(0, 2, 0, 0), title="Why on the CPU", title_justify="left")
+    for name in ("nodes", "operator", "code", "reason"):
+        table.add_column(name, justify="right" if name == "nodes" else "left", overflow="fold")
+    for (op, code, reason, _), count in groups.most_common(MOST_REASONS):
+        table.add_row(str(count), _escape(op), code, _escape(reason))
+    console.print(table)
+    if len(groups) > MOST_REASONS:
+        console.print(f"... and {len(groups) - MOST_REASONS} more; --json has all of them", style="dim")
+
+
+def print_accuracy(console: Console, rows: Sequence[tuple[str, float, str]]) -> None:
+    """Accuracies side by side."""
+    table = Table(box=None, padding=(0, 2, 0, 0), title="Accuracy", title_justify="left")
+    table.add_column("model")
+    table.add_column("accuracy", justify="right")
+    table.add_column("", style="dim")
+    for name, value, remark in rows:
+        table.add_row(name, f"{value:.2%}", remark)
+    console.print(table)
+
+
+def _title(data: Mapping[str, Any]) -> str:
+    return f"[bold]{data['chip']}[/] ({data['npu']}, {data['target']}), {data['converter']} converter"
+
+
+def _borders(data: Mapping[str, Any]) -> str:
+    parts = [
+        _count(data["border_transposes"], "transpose"),
+        _count(data["quantize_steps"], "quantize step"),
+        _count(data["dequantize_steps"], "dequantize step"),
+    ]
+    if data["runtime_transposes"]:
+        parts.insert(1, f"{_count(data['runtime_transposes'], 'transpose')} by the runtime")
+    return ", ".join(parts)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _macs(macs: int, total: int) -> str:
+    return f"{macs:,} MACs ({macs / total:.1%})" if total else f"{macs:,} MACs"
+
+
+def _bytes(size: int) -> str:
+    return f"{size:,} B" if size < 10 * 1024 else f"{size:,} B ({size / 1024:,.1f} KiB)"
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", "\\[")
