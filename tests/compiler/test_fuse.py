@@ -178,7 +178,7 @@ def test_output_that_is_an_input_a_constant_or_twice_the_same_is_copied():
     value = b.const(np.arange(4, dtype=np.int8).reshape(1, 4), Q)
     y = b.op(Builtin.ADD, [x, x], (1, 4), Q, options=NO_ACTIVATION)
     fused = fuse(import_graph(Graph([x], [x, value, y, y], b.ops)))
-    assert kinds(fused) == ["ADD", "RESHAPE", "RESHAPE", "RESHAPE"]
+    assert kinds(fused) == ["Table", "RESHAPE", "RESHAPE", "RESHAPE"]
     plan = plan_memory(make_schedule(fused))
     data = np.array([[1, -2, 30, 4]], np.int8)
     outputs = run_plan(fused, plan, [data])
@@ -259,3 +259,20 @@ def test_the_given_graph_is_left_alone():
     before = str(graph)
     fuse(import_graph(graph))
     assert str(graph) == before
+
+
+def test_a_function_of_one_byte_with_a_fork_in_it_is_one_table() -> None:
+    """x * sigmoid(x), in float and in int8."""
+    quant, fine = Quant.per_tensor(0.05, -3), Quant.per_tensor(1 / 256, -128)
+    for floating in (True, False):
+        build = Builder()
+        x = build.input("x", (4, 64), "int8", quant)
+        if floating:
+            real = build.dequantize(x)
+            gate = build.op(Builtin.LOGISTIC, [real], real.shape, dtype="float32")
+            y = build.quantize(build.op(Builtin.MUL, [real, gate], real.shape, dtype="float32"), quant)
+        else:
+            gate = build.op(Builtin.LOGISTIC, [x], x.shape, fine)
+            y = build.op(Builtin.MUL, [x, gate], x.shape, quant)
+        graph = build.graph([y])
+        assert [op.custom_name for op in fuse(graph).ops] == ["Table"]

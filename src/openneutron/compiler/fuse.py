@@ -11,11 +11,11 @@ from openneutron.compiler.rewrite import Rewriter, rewrite
 from openneutron.compiler.tables import (
     IDENTITY,
     TABLE,
+    byte_regions,
     clamp_table,
     is_byte,
     is_table,
     table_of,
-    unary_operand,
 )
 from openneutron.litert.ir import Activation, Builtin, Graph, Op, Tensor
 from openneutron.litert.perm import compose, moves_nothing
@@ -38,38 +38,25 @@ def fuse(graph: Graph) -> Graph:
 
 
 def merge_tables(graph: Graph) -> Graph:
-    """Chains of element-wise functions of one byte become one table; a table that changes nothing goes.
+    """Element-wise functions of one byte become one table; a table that changes nothing goes.
 
     A table may leave all bytes alone and change what they mean (x / 4 with a quarter of the scale): that one
     stays, since readers need the meaning, but it moves nothing (`storage`).
 
-    Exact: the table holds what the reference interpreter yields for all 256 values. A chain ends where a byte
-    tensor has a second reader, so that nothing is computed twice; float tensors never need to exist. Every
-    byte tensor of a chain gets its table from the chain's start; those that nothing reads any more are dead.
+    Exact: the table holds what the reference interpreter yields for all 256 values; float tensors never need
+    to exist. Every byte tensor of a region gets its table from the region's source; those that nothing reads
+    any more are dead.
     """
-    readers = graph.consumers()
-    outputs = set(graph.outputs)
-    chains: dict[Tensor, list[Op]] = {}
-    for op in graph.ops:
-        source = unary_operand(op)
-        if source is None:
-            continue
-        shared = source in outputs or len(readers.get(source, ())) > 1
-        if source in chains and not (is_byte(source) and shared):
-            chains[op.output] = [*chains[source], op]
-        elif is_byte(source):
-            chains[op.output] = [op]
+    regions = byte_regions(graph)
 
     def tabulate(op: Op, out: Rewriter) -> bool:
-        chain = chains.get(op.outputs[0])
-        if chain is None or not is_byte(op.output):
+        region = regions.get(op.outputs[0])
+        if region is None or not is_byte(op.output):
             return False
-        table = table_of(chain)
+        table = table_of(region)
         if table is None:
             return False
-        first = unary_operand(chain[0])
-        assert first is not None
-        source = out.current(first)
+        source = out.current(region.source)
         same = (source.shape, source.dtype, source.quant) == (
             op.output.shape,
             op.output.dtype,
@@ -78,7 +65,7 @@ def merge_tables(graph: Graph) -> Graph:
         if same and np.array_equal(table, IDENTITY):
             out.replace(op.output, source)
             return True
-        origin = tuple(dict.fromkeys(name for link in chain for name in link.origin))
+        origin = tuple(dict.fromkeys(name for link in region.ops for name in link.origin))
         data = out.constant(f"{op.output.name}_table", table)
         out.add(Builtin.CUSTOM, [source, data], op.output, origin, custom_name=TABLE)
         return True

@@ -47,6 +47,11 @@ def layout(cls: type) -> Iterator[tuple[str, Word | type]]:
             yield f.name, cast(type, hint)
 
 
+def word_bytes(word: Word) -> int:
+    """Bytes of one value of a word."""
+    return struct.calcsize("<" + word.code)
+
+
 @cache
 def _format(cls: Any) -> struct.Struct:
     return struct.Struct("<" + _codes(cls))

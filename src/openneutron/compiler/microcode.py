@@ -11,7 +11,7 @@ all of it before it runs anything.
 The header keeps the word positions that NXP's runtime reads sizes from, but a magic of its own: this
 microcode is for OpenNeutron's firmware, and NXP's runtime must refuse it.
 
-`python -m openneutron.compiler.microcode --write` writes the C header, `--check` compares it.
+`python -m openneutron.compiler.microcode --write` writes the C header and docs/microcode.md, `--check` compares.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ from openneutron.compiler.layout import (
     layout,
     pack,
     unpack,
+    word_bytes,
 )
 from openneutron.diagnostics import fail
 
@@ -133,6 +134,7 @@ __all__ = [
     "pack",
     "seal",
     "unpack",
+    "word_bytes",
 ]
 
 MAGIC = 0x314E_4E4F  # "ONN1"

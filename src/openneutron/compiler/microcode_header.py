@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from openneutron.compiler import microcode as mc
+from openneutron.compiler.microcode_docs import DOCS_FILE, docs_text
 
 HEADER_FILE = "runtime/generated/neutron_microcode.h"
 
@@ -81,22 +82,21 @@ def header_text() -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the header, or check that the one in the tree is what would be written."""
+    """Write the header and the documentation page, or check that those in the tree are what would be written."""
     parser = argparse.ArgumentParser(prog="python -m openneutron.compiler.microcode", description=__doc__)
     action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--write", action="store_true", help=f"write {HEADER_FILE}")
-    action.add_argument("--check", action="store_true", help="fail if the file differs from the definition")
+    action.add_argument("--write", action="store_true", help=f"write {HEADER_FILE} and {DOCS_FILE}")
+    action.add_argument("--check", action="store_true", help="fail if a file differs from the definition")
     options = parser.parse_args(arguments)
-    path = Path(__file__).resolve().parents[3] / HEADER_FILE
-    text = header_text()
-    if options.write:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return 0
-    if not path.exists() or path.read_text() != text:
-        print(
-            f"{HEADER_FILE} is out of date: run python -m openneutron.compiler.microcode --write",
-            file=sys.stderr,
-        )
-        return 1
-    return 0
+    root = Path(__file__).resolve().parents[3]
+    stale = 0
+    for name, text in ((HEADER_FILE, header_text()), (DOCS_FILE, docs_text())):
+        path = root / name
+        if options.write:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            command = "python -m openneutron.compiler.microcode --write"
+            print(f"{name} is out of date: run {command}", file=sys.stderr)
+            stale = 1
+    return stale

@@ -18,7 +18,7 @@ from openneutron.compiler.selection import (
     not_int8,
     walk,
 )
-from openneutron.compiler.tables import is_byte, table_of
+from openneutron.compiler.tables import Region, is_byte, table_of
 from openneutron.litert.ir import Builtin, Op
 
 
@@ -120,11 +120,11 @@ def _prelu(op: Op, ctx: Context) -> list[KernelCall]:
 def _unary_problem(op: Op) -> str:
     if not (is_byte(op.operand(0)) and is_byte(op.output)):
         return f"{op.operand(0).dtype} to {op.output.dtype} is not a function of one byte"
-    return "" if table_of([op]) is not None else "LiteRT's reference kernels do not take it either"
+    return "" if table_of(Region(op.operand(0), (op,))) is not None else "LiteRT's reference kernels do not take it either"
 
 
 def _unary(op: Op, ctx: Context) -> list[KernelCall]:
-    table = table_of([op])
+    table = table_of(Region(op.operand(0), (op,)))
     assert table is not None
     size = op.output.elements
     return [Table(ctx.place(op.operand(0)), ctx.ref(op.output), ctx.pool.add(table), 1, size, size, size)]

@@ -1,13 +1,13 @@
 """Unary functions of bytes as tables of 256 entries, computed by the oracle.
 
-A byte has 256 values, so whatever a chain of element-wise operators does to it, float ones in the middle
+A byte has 256 values, so whatever element-wise operators do to it, float ones in the middle
 included, one table does. The table is what the reference interpreter yields for all 256 values: exact by
 construction. In the compiler's graphs such an op is CUSTOM "Table" with inputs (source, table).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,7 +24,6 @@ _UNARY = frozenset({
     Builtin.RELU6, Builtin.RELU_0_TO_1, Builtin.RELU_N1_TO_1, Builtin.RSQRT, Builtin.SIGN, Builtin.SIN,
     Builtin.SQRT, Builtin.SQUARE, Builtin.TANH,
 })  # fmt: skip
-# Unary when the other operand is one constant number.
 _BINARY = frozenset({
     Builtin.ADD, Builtin.SUB, Builtin.MUL, Builtin.DIV, Builtin.MAXIMUM, Builtin.MINIMUM, Builtin.POW,
     Builtin.PRELU, Builtin.SQUARED_DIFFERENCE,
@@ -41,28 +40,58 @@ def is_byte(tensor: Tensor) -> bool:
     return tensor.dtype in _BYTES and (tensor.quant is None or tensor.quant.is_per_tensor)
 
 
-def unary_operand(op: Op) -> Tensor | None:
-    """The tensor an op is an element-wise function of, constants aside; None if it is not of that kind."""
-    if op.kind in _UNARY and len(op.inputs) == 1:
-        source = op.operand(0)
-    elif op.kind in _BINARY and len(op.inputs) == 2:
-        values = [t for t in op.inputs if t is not None and not t.is_const]
-        if len(values) != 1 or any(t.elements != 1 for t in op.inputs if t is not None and t.is_const):
-            return None
-        source = values[0]
-    else:
-        return None
-    return None if source.is_const or source.elements != op.output.elements else source
+def elementwise_operands(op: Op) -> list[Tensor]:
+    """The tensors an op is an element-wise function of, constant numbers aside; none if it is not of that kind."""
+    if not (op.kind in _UNARY and len(op.inputs) == 1 or op.kind in _BINARY and len(op.inputs) == 2):
+        return []
+    present = [t for t in op.inputs if t is not None]
+    if any(t.elements != 1 if t.is_const else t.elements != op.output.elements for t in present):
+        return []
+    return list(dict.fromkeys(t for t in present if not t.is_const))
 
 
-def table_of(chain: Sequence[Op]) -> np.ndarray | None:
-    """The table, indexed by the value's bits, of a chain from byte to byte; None if the oracle refuses it."""
-    source = unary_operand(chain[0])
-    assert source is not None and is_byte(source) and is_byte(chain[-1].output)
+@dataclass(frozen=True)
+class Region:
+    """Element-wise ops, in order, that together are a function of one byte tensor."""
+
+    source: Tensor
+    ops: tuple[Op, ...]
+
+
+def byte_regions(graph: Graph) -> dict[Tensor, Region]:
+    """For each tensor that is a function of one byte tensor, that tensor and the ops between.
+
+    A region begins anew at a byte tensor with several readers or that is an output: it exists anyway, and
+    nothing is computed twice. x * sigmoid(x) is a region of x whether its middle is float or int8.
+    """
+    readers = graph.consumers()
+    outputs = set(graph.outputs)
+    regions: dict[Tensor, Region] = {}
+
+    def upto(tensor: Tensor) -> Region | None:
+        kept = is_byte(tensor) and (tensor in outputs or len(readers.get(tensor, ())) > 1)
+        if tensor in regions and not kept:
+            return regions[tensor]
+        return Region(tensor, ()) if is_byte(tensor) else None
+
+    position = {op: index for index, op in enumerate(graph.ops)}
+    for op in graph.ops:
+        found = [upto(t) for t in elementwise_operands(op)]
+        whole = [r for r in found if r is not None]
+        if whole and len(whole) == len(found) and len({r.source for r in whole}) == 1:
+            ops = {o for r in whole for o in r.ops}
+            regions[op.output] = Region(whole[0].source, (*sorted(ops, key=position.__getitem__), op))
+    return regions
+
+
+def table_of(region: Region) -> np.ndarray | None:
+    """The table, indexed by the value's bits, of a region from byte to byte; None if the oracle refuses it."""
+    source = region.source
+    assert is_byte(source) and is_byte(region.ops[-1].output)
     start = Tensor("x", (256,), source.dtype, source.quant)
     standing = {source: start}
     ops: list[Op] = []
-    for number, op in enumerate(chain):
+    for number, op in enumerate(region.ops):
         inputs = [t if t is None else standing.get(t) or _scalar(t, number) for t in op.inputs]
         output = Tensor(f"y{number}", (256,), op.output.dtype, op.output.quant)
         standing[op.output] = output

@@ -112,9 +112,4 @@ SOFTMAX = OpSpec(
     ),
     tuple(_softmax_case(*a) for a in ((-1, (3, 10)), (1, (2, 5, 4, 4)), (0, (6,)), (2, (2, 3, 7)), (-1, (2, 3, 4, 5)))),
 )  # fmt: skip
-LOG_SOFTMAX = OpSpec(
-    ("aten._log_softmax.default", "aten.log_softmax.int"), FixedOutput(16 / 256, 127), last_axis(Builtin.LOG_SOFTMAX),
-    cases=tuple(Case(f"{len(s)}d", lambda torch: torch.nn.LogSoftmax(-1), (s,)) for s in ((3, 10), (2, 3, 8))), beyond=True,
-)  # fmt: skip
-
-ENTRIES = (MEAN, SUM, AMAX, AMIN, SOFTMAX, LOG_SOFTMAX)
+ENTRIES = (MEAN, SUM, AMAX, AMIN, SOFTMAX)

@@ -32,7 +32,7 @@ BACKEND_ID = "NeutronBackend"
 # They decompose, but their core form is in the operator table too and has a kernel on the CPU.
 _DECOMPOSES_WELL = frozenset({
     "aten.conv1d.default", "aten.conv2d.default", "aten.conv_transpose1d.default", "aten.conv_transpose2d.input",
-    "aten.max_pool2d.default", "aten.softmax.int", "aten.log_softmax.int",
+    "aten.max_pool2d.default", "aten.softmax.int",
 })  # fmt: skip
 
 
