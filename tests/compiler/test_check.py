@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from graphs import random_graph
 
-from openneutron.compiler.check import check_graph
+from openneutron.compiler.check import SHAPE_RULES, check_graph
+from openneutron.compiler.select import RULES
 from openneutron.converter import find_converter
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.litert.build import Builder
@@ -81,6 +82,19 @@ def test_nonsense_is_named(make, says):
     with pytest.raises(OpenNeutronError) as caught:
         check_graph(graph)
     assert says in str(caught.value)
+
+
+def test_every_operator_with_a_kernel_has_a_shape_rule():
+    assert set(RULES) <= set(SHAPE_RULES)
+
+
+def test_space_to_batch_and_back():
+    b = Builder()
+    x = b.input("x", (1, 4, 6, 2), quant=Q)
+    blocks, none = b.ints((2, 2)), b.const(np.zeros((2, 2), np.int32))
+    pads = b.const(np.array([[1, 1], [0, 0]], np.int32))
+    y = b.op(Builtin.SPACE_TO_BATCH_ND, [x, blocks, pads], (4, 3, 3, 2), Q)
+    check_graph(b.graph([b.op(Builtin.BATCH_TO_SPACE_ND, [y, blocks, none], (1, 6, 6, 2), Q)]))
 
 
 def test_flipped_bits_are_a_diagnostic_or_another_model():

@@ -302,6 +302,22 @@ def _blocks(op: Op) -> list[Shape]:
     return [(n, h // block, w // block, c * block**2)]
 
 
+def _batches(op: Op) -> list[Shape]:
+    """SPACE_TO_BATCH_ND and its inverse: blocks of the inner axes go to the batch, after padding, and back."""
+    shape, blocks = op.operand(0).shape, op.operand(1).array.reshape(-1).tolist()
+    amounts = op.operand(2).array.reshape(-1, 2).tolist()
+    count, inner = math.prod(blocks), shape[1 : 1 + len(blocks)]
+    assert min(blocks) > 0 and min(min(pair) for pair in amounts) >= 0, f"blocks {blocks}, padding {amounts}"
+    if op.kind is Builtin.SPACE_TO_BATCH_ND:
+        padded = [d + a + b for d, (a, b) in zip(inner, amounts, strict=True)]
+        assert all(d % b == 0 for d, b in zip(padded, blocks, strict=True)), f"{padded} for blocks {blocks}"
+        sizes = [d // b for d, b in zip(padded, blocks, strict=True)]
+        return [(shape[0] * count, *sizes, *shape[1 + len(blocks) :])]
+    assert shape[0] % count == 0, f"a batch of {shape[0]} for blocks {blocks}"
+    sizes = [d * block - a - b for d, block, (a, b) in zip(inner, blocks, amounts, strict=True)]
+    return [(shape[0] // count, *sizes, *shape[1 + len(blocks) :])]
+
+
 def _resize(op: Op) -> list[Shape]:
     n, _, _, c = op.operand(0).shape
     rows, columns = op.operand(1).array.reshape(-1).tolist()
@@ -332,6 +348,7 @@ SHAPE_RULES: dict[Builtin, Callable[[Op], list[Shape]]] = {
     **dict.fromkeys((Builtin.MEAN, Builtin.SUM, Builtin.REDUCE_MAX, Builtin.REDUCE_MIN), _reduce),
     **dict.fromkeys((Builtin.PAD, Builtin.PADV2, Builtin.MIRROR_PAD), _pad),
     **dict.fromkeys((Builtin.DEPTH_TO_SPACE, Builtin.SPACE_TO_DEPTH), _blocks),
+    **dict.fromkeys((Builtin.SPACE_TO_BATCH_ND, Builtin.BATCH_TO_SPACE_ND), _batches),
     **dict.fromkeys((Builtin.RESIZE_BILINEAR, Builtin.RESIZE_NEAREST_NEIGHBOR), _resize),
     Builtin.CONV_2D: _conv,
     Builtin.DEPTHWISE_CONV_2D: _depthwise,

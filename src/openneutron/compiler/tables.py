@@ -41,8 +41,9 @@ def is_byte(tensor: Tensor) -> bool:
 
 
 def elementwise_operands(op: Op) -> list[Tensor]:
-    """The tensors an op is an element-wise function of, constant numbers aside; none if it is not of that kind."""
-    if not (op.kind in _UNARY and len(op.inputs) == 1 or op.kind in _BINARY and len(op.inputs) == 2):
+    """The tensors an op is an element-wise function of, constant numbers aside; none if it is no such op."""
+    count = 1 if op.kind in _UNARY else 2 if op.kind in _BINARY else 0
+    if not count or len(op.inputs) != count:
         return []
     present = [t for t in op.inputs if t is not None]
     if any(t.elements != 1 if t.is_const else t.elements != op.output.elements for t in present):
@@ -85,7 +86,7 @@ def byte_regions(graph: Graph) -> dict[Tensor, Region]:
 
 
 def table_of(region: Region) -> np.ndarray | None:
-    """The table, indexed by the value's bits, of a region from byte to byte; None if the oracle refuses it."""
+    """The table of a region from byte to byte, indexed by the value's bits; None if the oracle refuses."""
     source = region.source
     assert is_byte(source) and is_byte(region.ops[-1].output)
     start = Tensor("x", (256,), source.dtype, source.quant)
