@@ -151,9 +151,7 @@ typedef struct {
     uint32_t weights_crc;
     uint32_t required_kernels[4];
     uint32_t channels;
-    uint32_t reserved[4];
-    uint32_t reserved2[4];
-    uint32_t reserved3[3];
+    uint32_t reserved[11];
     char converter[32];
 } NeutronHeader;
 static_assert(sizeof(NeutronHeader) == 160u, "layout of NeutronHeader");

@@ -103,7 +103,7 @@ def test_layouts_have_no_holes():
         at = 0
         for _, word in mc.layout(cls):
             if isinstance(word, mc.Word):
-                size = struct.calcsize("<" + word.code)
+                size = mc.word_bytes(word)
                 assert at % size == 0
                 at += size * (word.count or 1)
             else:
@@ -112,7 +112,7 @@ def test_layouts_have_no_holes():
         assert at == mc.format_of(cls).size and (at % 4 == 0)
 
 
-def test_generated_header_is_current():
+def test_generated_files_are_current():
     assert main(["--check"]) == 0, f"run python -m openneutron.compiler.microcode --write ({HEADER_FILE})"
     assert header_text() == header_text()
 

@@ -11,7 +11,8 @@ all of it before it runs anything.
 The header keeps the word positions that NXP's runtime reads sizes from, but a magic of its own: this
 microcode is for OpenNeutron's firmware, and NXP's runtime must refuse it.
 
-`python -m openneutron.compiler.microcode --write` writes the C header and docs/microcode.md, `--check` compares.
+`python -m openneutron.compiler.microcode --write` writes the C header and docs/microcode.md; `--check` compares
+them.
 """
 
 from __future__ import annotations
@@ -190,9 +191,7 @@ class Header:
     weights_crc: U32 = 0
     required_kernels: U32x4 = (0,) * 4
     channels: U32 = 0  # prefetch channels used: 0 .. channels - 1
-    reserved: U32x4 = (0,) * 4
-    reserved2: U32x4 = (0,) * 4
-    reserved3: Annotated[tuple[int, ...], Word("uint32_t", "I", 3)] = (0,) * 3
+    reserved: Annotated[tuple[int, ...], Word("uint32_t", "I", 11)] = (0,) * 11
     converter: Name32 = b""
 
 

@@ -82,7 +82,7 @@ def header_text() -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the header and the documentation page, or check that those in the tree are what would be written."""
+    """Write the header and the documentation page, or check that those in the tree are current."""
     parser = argparse.ArgumentParser(prog="python -m openneutron.compiler.microcode", description=__doc__)
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--write", action="store_true", help=f"write {HEADER_FILE} and {DOCS_FILE}")
