@@ -58,7 +58,7 @@ def test_the_litert_form_holds_the_same_parts(litert):
 def test_kernel_selection_on_request_only(litert):
     assert convert(litert).kernel_selection_code is None
     code = convert(litert, dump_kernel_selection_code=True).kernel_selection_code
-    for kernel in ("quantize", "add", "table", "dequantize"):
+    for kernel in ("quantize", "table", "dequantize"):
         assert f"neutron_{kernel}," in code
     assert "neutron_conv_2d" not in code
 

@@ -303,7 +303,7 @@ def _blocks(op: Op) -> list[Shape]:
 
 
 def _batches(op: Op) -> list[Shape]:
-    """SPACE_TO_BATCH_ND and its inverse: blocks of the inner axes go to the batch, after padding, and back."""
+    """SPACE_TO_BATCH_ND and its inverse: blocks of the inner axes go to the batch, and back."""
     shape, blocks = op.operand(0).shape, op.operand(1).array.reshape(-1).tolist()
     amounts = op.operand(2).array.reshape(-1, 2).tolist()
     count, inner = math.prod(blocks), shape[1 : 1 + len(blocks)]
