@@ -11,8 +11,8 @@ all of it before it runs anything.
 The header keeps the word positions that NXP's runtime reads sizes from, but a magic of its own: this
 microcode is for OpenNeutron's firmware, and NXP's runtime must refuse it.
 
-`python -m openneutron.compiler.microcode --write` writes the C header and docs/microcode.md; `--check` compares
-them.
+`python -m openneutron.compiler.microcode --write` writes the C header and docs/microcode.md; `--check`
+compares them.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ _INTRODUCTION = """\
 Written by `python -m openneutron.compiler.microcode --write` from the Python definition; do not edit.
 
 A microcode is what the open converter makes of a LiteRT graph and what OpenNeutron's firmware runs, on the
-host and on a microcontroller. It is not for NXP's runtime, which refuses its magic. All words are little endian:
+host and on a microcontroller. It is not for NXP's runtime, which refuses its magic. All words are little
+endian:
 
     Header | Descriptor x (inputs + outputs) | Call, Call, ... | zeros to a multiple of 16
 

@@ -120,7 +120,11 @@ def _prelu(op: Op, ctx: Context) -> list[KernelCall]:
 def _unary_problem(op: Op) -> str:
     if not (is_byte(op.operand(0)) and is_byte(op.output)):
         return f"{op.operand(0).dtype} to {op.output.dtype} is not a function of one byte"
-    return "" if table_of(Region(op.operand(0), (op,))) is not None else "LiteRT's reference kernels do not take it either"
+    return (
+        ""
+        if table_of(Region(op.operand(0), (op,))) is not None
+        else "LiteRT's reference kernels do not take it either"
+    )
 
 
 def _unary(op: Op, ctx: Context) -> list[KernelCall]:
