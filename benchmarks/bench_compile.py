@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from networks import NETWORKS
+from networks import NETWORKS, mobilenet_v1
 
 from openneutron.compiler.compile import compile_graph
 from openneutron.litert.file import read, write
@@ -12,7 +12,13 @@ from openneutron.options import CompileOptions
 from openneutron.target import find_target
 
 # Whole-inference cycles published for i.MX RT700 at 324 MHz.
-PUBLISHED = {"CifarNet": 332_748, "DS-CNN (MLPerf Tiny)": 186_624, "MobileNetV1-0.25-128": 893_916}
+PUBLISHED = {
+    "CifarNet": 332_748,
+    "DS-CNN (MLPerf Tiny)": 186_624,
+    "MobileNetV1-0.25-128": 893_916,
+    "MobileNetV1-1.0-224 *": 17_293_824,
+}
+STREAMED = {"MobileNetV1-1.0-224 *": lambda: mobilenet_v1(1.0, 224)}  # weights in flash, as published
 
 
 def main() -> None:
@@ -20,14 +26,15 @@ def main() -> None:
     target = find_target("imxrt700")
     titles = f"{'seconds':>9}{'weights':>12}{'MACs':>14}{'cycles (est.)':>15}{'published':>11}{'error':>8}"
     print(f"{'network':<24}{titles}")
-    for name, make in NETWORKS.items():
+    for name, make in {**NETWORKS, **STREAMED}.items():
         try:
             raw = write(make())
         except FileNotFoundError as error:
             print(f"{name:<24}skipped: {error.filename} is absent")
             continue
         begun = time.perf_counter()
-        compiled = compile_graph(read(raw), target, CompileOptions())
+        options = CompileOptions(fetch_constants_to_sram=name in STREAMED)
+        compiled = compile_graph(read(raw), target, options)
         seconds = time.perf_counter() - begun
         known = PUBLISHED.get(name)
         published = f"{known:,}" if known else "-"
@@ -36,6 +43,7 @@ def main() -> None:
             f"{name:<24}{seconds:>9.2f}{len(compiled.weights):>12,}{compiled.macs:>14,}{compiled.cycles:>15,}"
             f"{published:>11}{error_text:>8}"
         )
+    print("* not used to fit the cost model, weights streamed; the other published rows were used")
 
 
 if __name__ == "__main__":
