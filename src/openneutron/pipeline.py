@@ -76,8 +76,8 @@ def compile_litert(
     options = options or CompileOptions()
     graph = read(data, where)
     converted = find_converter(options.converter).convert(data, options, find_target(options.config))
-    ports = [tuple(Port(i) for i in range(len(side))) for side in (graph.inputs, graph.outputs)]
-    payload = build_payload(converted, *ports, len(graph.inputs), options.use_profiling)
+    ins, outs = (tuple(Port(i) for i in range(len(side))) for side in (graph.inputs, graph.outputs))
+    payload = build_payload(converted, ins, outs, len(graph.inputs), options.use_profiling)
     flags = (False,) * len(graph.inputs), (False,) * len(graph.outputs)
     partition = Partition(Lowered(graph, *flags, graph), data, converted)
     partitioner = NeutronPartitioner(options.to_compile_specs())

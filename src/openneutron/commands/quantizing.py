@@ -41,21 +41,23 @@ def quantize_source(
             )
     if not args.quantize or source.quantized:
         return source, None
+    assert source.module is not None
     check_static(export_model(source.module, source.example_inputs), args.model)
     samples = calibration_samples(args, source, steps)
     if args.use_qat:
         return source, _train(args, source, samples, steps)
     with steps.step(f"Quantizing with {len(samples)} samples", bar=True) as advance:
-        module = quantize_model(
+        quantized = quantize_model(
             source.module, _watched(samples, advance), per_channel=args.per_channel, target=args.target
         )
-    return source, module
+    return source, quantized
 
 
 def _train(args: argparse.Namespace, source: Source, samples: list[Sample], steps: Steps) -> GraphModule:
     from openneutron.models.train import fine_tune
     from openneutron.pipeline import quantize_model
 
+    assert source.module is not None
     data = dataset_of(source)
     if data is None:
         fail(

@@ -135,7 +135,7 @@ def _print(
     args: argparse.Namespace, inputs: list[Any], outputs: list[Any], times: list[float], files: list[Path]
 ) -> None:
     labels = _labels(args.labels)
-    data = {
+    data: dict[str, Any] = {
         "inputs": [{"shape": list(a.shape), "dtype": str(a.dtype)} for a in inputs],
         "outputs": [{"shape": list(a.shape), "dtype": str(a.dtype), **_top(a, labels)} for a in outputs],
         "seconds": times[len(times) // 2],

@@ -37,11 +37,11 @@ def load_samples(path: Path, example: Sample, limit: int) -> list[Sample]:
     """Up to `limit` inputs from an .npz or .npy file, or from a folder of arrays or images."""
     if path.is_dir():
         files = sorted(f for f in path.rglob("*") if f.suffix.lower() in (*IMAGES, *ARRAYS))
-        found = (sample for file in files for sample in _from_file(file, example))
     elif path.exists():
-        found = iter(_from_file(path, example))
+        files = [path]
     else:
         fail("ON605", str(path), "there is no such file or folder", "Check the path.")
+    found = (sample for file in files for sample in _from_file(file, example))
     samples = [sample for sample, _ in zip(found, range(limit), strict=False)]
     if not samples:
         fail(
