@@ -1,4 +1,4 @@
-"""Test support: a module through quantization and partitioning, its delegates run by LiteRT's reference kernels."""
+"""Test support: a module through quantization and partitioning, its delegates run by LiteRT's kernels."""
 
 from __future__ import annotations
 
@@ -58,12 +58,18 @@ def make_inputs(cases: Sequence[Case], seed: int = 0, channels_last: bool = Fals
     generator = torch.Generator().manual_seed(seed)
     inputs = []
     for case, shape in ((c, s) for c in cases for s in c.shapes):
-        x = torch.rand(shape, generator=generator) * 4 + 1e-3 if case.positive else torch.randn(shape, generator=generator)
+        x = (
+            torch.rand(shape, generator=generator) * 4 + 1e-3
+            if case.positive
+            else torch.randn(shape, generator=generator)
+        )
         inputs.append(x.to(memory_format=torch.channels_last) if channels_last and x.ndim == 4 else x)
     return tuple(inputs)
 
 
-def quantize(module: torch.nn.Module, batches: Sequence[Inputs], *, qat: bool = False, **kwargs: Any) -> torch.fx.GraphModule:
+def quantize(
+    module: torch.nn.Module, batches: Sequence[Inputs], *, qat: bool = False, **kwargs: Any
+) -> torch.fx.GraphModule:
     """Int8 by PT2E: calibrated, or trained for a few steps of nothing."""
     exported = torch.export.export(module.train() if qat else module.eval(), batches[0]).module()
     quantizer = NeutronQuantizer(is_qat=qat, **kwargs)
@@ -113,7 +119,9 @@ def _constant_of(program: Any, spec: Any) -> torch.Tensor | None:
 
 
 class _Interpreter(torch.fx.Interpreter):
-    def __init__(self, module: torch.fx.GraphModule, lowered: list[Lowered], modules: list[LoweredBackendModule]):
+    def __init__(
+        self, module: torch.fx.GraphModule, lowered: list[Lowered], modules: list[LoweredBackendModule]
+    ):
         super().__init__(module)
         self.delegates = {id(m): (low, m) for low, m in zip(lowered, modules, strict=True)}
 
@@ -130,7 +138,7 @@ def run_delegate(
     inputs: Sequence[torch.Tensor],
     reference: Reference | None = None,
 ) -> list[torch.Tensor]:
-    """One delegate as the runtime would run it: raw memory in, raw memory out. A loaded reference saves time."""
+    """One delegate as the runtime would run it: raw memory in and out. A loaded reference saves time."""
     arrays = []
     for x, tensor, flag in zip(inputs, lowered.graph.inputs, lowered.input_channels_last, strict=True):
         memory = x.permute(x.dim_order()).contiguous().numpy()
@@ -150,7 +158,9 @@ def run_delegate(
     return outputs
 
 
-def delegate(quantized: torch.fx.GraphModule, inputs: Inputs, compile_spec: Any = None, **kwargs: Any) -> Delegated:
+def delegate(
+    quantized: torch.fx.GraphModule, inputs: Inputs, compile_spec: Any = None, **kwargs: Any
+) -> Delegated:
     """Lower with NeutronPartitioner as a user would."""
     partitioner = NeutronPartitioner(compile_spec, **kwargs)
     manager = to_edge_transform_and_lower(
@@ -192,7 +202,9 @@ class _Looking(NeutronPartitioner):
         raise _Seen
 
 
-def look(quantized: torch.fx.GraphModule, inputs: Inputs, compile_spec: Any = None, **kwargs: Any) -> NeutronPartitioner:
+def look(
+    quantized: torch.fx.GraphModule, inputs: Inputs, compile_spec: Any = None, **kwargs: Any
+) -> NeutronPartitioner:
     """The partitioner after it has seen the program; nothing is converted, so no converter is needed."""
     partitioner = _Looking(compile_spec, **kwargs)
     with contextlib.suppress(_Seen):

@@ -80,13 +80,15 @@ CODES: dict[str, CodeInfo] = {
     "ON104": CodeInfo("wrong option value", "The value of an option has the wrong type or is out of range."),
     "ON105": CodeInfo(
         "unknown operator name",
-        "An operator named in operators_not_to_delegate exists neither in the program nor in the operator table. "
+        "An operator named in operators_not_to_delegate exists neither in the program nor in the "
+        "operator table. "
         "Names are matched exactly: 'aten::add' means add, never addmm.",
     ),
     "ON106": CodeInfo("unknown model", "The name is neither a model of the zoo nor one of its aliases."),
     "ON107": CodeInfo(
         "two backends of one name",
-        "ExecuTorch finds backends by class name, and its wheel has a NeutronBackend of its own. With both imported in "
+        "ExecuTorch finds backends by class name, and its wheel has a NeutronBackend of its own. With "
+        "both imported in "
         "one process it may take either, so lowering is refused.",
     ),
     "ON201": CodeInfo(
@@ -104,21 +106,25 @@ CODES: dict[str, CodeInfo] = {
     ),
     "ON205": CodeInfo(
         "dynamic shape",
-        "The shape of a tensor is not known at compile time; Neutron programs are static. Export with fixed sizes.",
+        "The shape of a tensor is not known at compile time; Neutron programs are static. Export with "
+        "fixed sizes.",
     ),
     "ON206": CodeInfo(
         "no work to delegate",
-        "The partition would hold only operators that move no data and compute nothing; calling the NPU for it costs "
+        "The partition would hold only operators that move no data and compute nothing; calling the NPU "
+        "for it costs "
         "more than it saves. CustomDelegationOptions(allow_no_op_partitions=True) delegates it anyway.",
     ),
     "ON207": CodeInfo(
         "shared dequantize step",
-        "A dequantize step feeds this node and another one. It can belong to only one partition, so each reader needs "
+        "A dequantize step feeds this node and another one. It can belong to only one partition, so each "
+        "reader needs "
         "one of its own; to_edge_transform_and_lower with NeutronPartitioner sees to that.",
     ),
     "ON208": CodeInfo(
         "in-place change through a view",
-        "The program changes a tensor in place while another view of it is read later (x[:, 0] = 1). Quantized values "
+        "The program changes a tensor in place while another view of it is read later (x[:, 0] = 1). "
+        "Quantized values "
         "are copies, so the change would be lost. Write it without in-place assignment.",
     ),
     "ON209": CodeInfo(
@@ -136,7 +142,8 @@ CODES: dict[str, CodeInfo] = {
     ),
     "ON304": CodeInfo(
         "partition cannot be lowered",
-        "A node was delegated that the operator table cannot lower. The partitioner never does this; the program was "
+        "A node was delegated that the operator table cannot lower. The partitioner never does this; the "
+        "program was "
         "tagged by other means, or with another converter's limits.",
     ),
     "ON401": CodeInfo(
@@ -148,22 +155,29 @@ CODES: dict[str, CodeInfo] = {
     ),
     "ON403": CodeInfo(
         "does not fit the SRAM",
-        "Activations, prefetched weights and (unless they stay in flash) weights exceed the SRAM given. The message "
+        "Activations, prefetched weights and (unless they stay in flash) weights exceed the SRAM given. "
+        "The message "
         "has the sum; fetch_constants_to_sram keeps weights in flash, sram_bytes is the limit.",
     ),
     "ON410": CodeInfo(
         "converted model unreadable",
         "The LiteRT model a converter returned is not a single NeutronGraph operator with its parts.",
     ),
-    "ON411": CodeInfo("eiq_neutron_sdk is missing", "The eiq converter needs NXP's SDK, which is not installed."),
+    "ON411": CodeInfo(
+        "eiq_neutron_sdk is missing", "The eiq converter needs NXP's SDK, which is not installed."
+    ),
     "ON412": CodeInfo(
-        "eiq_neutron_sdk does not fit", "The installed SDK does not import or has another interface than needed."
+        "eiq_neutron_sdk does not fit",
+        "The installed SDK does not import or has another interface than needed.",
     ),
     "ON413": CodeInfo(
-        "eiq_neutron_sdk crashed", "NXP's converter ended its process; it runs in a child, so nothing else is lost."
+        "eiq_neutron_sdk crashed",
+        "NXP's converter ended its process; it runs in a child, so nothing else is lost.",
     ),
     "ON414": CodeInfo("eiq_neutron_sdk refused", "NXP's converter raised an error for this model or option."),
-    "ON415": CodeInfo("target unknown to eiq_neutron_sdk", "The installed SDK does not know the target's name."),
+    "ON415": CodeInfo(
+        "target unknown to eiq_neutron_sdk", "The installed SDK does not know the target's name."
+    ),
     "ON416": CodeInfo("eiq_neutron_sdk took too long", "NXP's converter was stopped at its time limit."),
     "ON420": CodeInfo("payload unreadable", "The bytes are not a whole delegate payload."),
     "ON421": CodeInfo(
@@ -184,7 +198,8 @@ CODES: dict[str, CodeInfo] = {
     "ON511": CodeInfo("not an ExecuTorch program", "The bytes do not begin as a .pte file does."),
     "ON512": CodeInfo(
         "program damaged",
-        "The .pte is truncated or its bytes were changed: its seal, ExecuTorch's own verification or a rehearsal "
+        "The .pte is truncated or its bytes were changed: its seal, ExecuTorch's own verification or a "
+        "rehearsal "
         "in a process of its own says so. Copy the file again or compile the model again.",
     ),
     "ON513": CodeInfo(
@@ -197,7 +212,8 @@ CODES: dict[str, CodeInfo] = {
     "ON602": CodeInfo("model file cannot be read", "There is no such file, or it may not be read."),
     "ON603": CodeInfo(
         "not a model",
-        "The file is none of what MODEL may be: a .py file with a function, a .pt2 exported program, a .tflite model.",
+        "The file is none of what MODEL may be: a .py file with a function, a .pt2 exported program, a "
+        ".tflite model.",
     ),
     "ON604": CodeInfo(
         "the model's function failed",
@@ -206,18 +222,23 @@ CODES: dict[str, CodeInfo] = {
     ),
     "ON605": CodeInfo(
         "samples cannot be read",
-        "Calibration or input data are .npy or .npz arrays, or pictures (with Pillow installed), of the model's shape.",
+        "Calibration or input data are .npy or .npz arrays, or pictures (with Pillow installed), of the "
+        "model's shape.",
     ),
     "ON606": CodeInfo(
         "no labelled data",
-        "Accuracy and quantization-aware training need labels. Zoo classifiers bring theirs; for an own model use an "
+        "Accuracy and quantization-aware training need labels. Zoo classifiers bring theirs; for an own "
+        "model use an "
         ".npz file with the arrays `inputs` and `labels`, or the Python API.",
     ),
     "ON607": CodeInfo("unknown diagnostic code", "The code is not one this version of openneutron knows."),
     "ON699": CodeInfo(
         "unexpected error",
-        "Something failed that should not have, or failed in a library. Run the command with --debug and report what "
+        "Something failed that should not have, or failed in a library. Run the command with --debug and "
+        "report what "
         "it prints.",
     ),
-    "ON504": CodeInfo("native library missing", "The C runtime is not built or not found beside the package."),
+    "ON504": CodeInfo(
+        "native library missing", "The C runtime is not built or not found beside the package."
+    ),
 }

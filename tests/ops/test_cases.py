@@ -1,4 +1,4 @@
-"""Every case of the operator table: the lowered LiteRT graph, run by the reference kernels, equals quantized PyTorch.
+"""Every case of the table: the lowered graph, run by LiteRT's reference kernels, equals quantized PyTorch.
 
 All cases of one operator go through one export, side by side: a failure names the case.
 """
@@ -37,7 +37,9 @@ def test_every_operator_has_cases() -> None:
     assert [spec.name for spec in TABLE if not spec.cases] == []
 
 
-@pytest.mark.parametrize(("spec", "variant", "cases"), [pytest.param(*b, id=f"{b[0].name}-{b[1]}") for b in _bundles()])
+@pytest.mark.parametrize(
+    ("spec", "variant", "cases"), [pytest.param(*b, id=f"{b[0].name}-{b[1]}") for b in _bundles()]
+)
 def test_cases_equal_quantized_pytorch(spec: OpSpec, variant: str, cases: list[Case]) -> None:
     last = variant == "channels_last"
     batches = [make_inputs(cases, seed, last) for seed in range(RUNS)]

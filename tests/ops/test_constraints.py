@@ -22,8 +22,17 @@ def _constant(*shape: int, zero_point: int = 0) -> Value:
 
 
 def _conv(weight: Value, bias: Value | None = None, groups: int = 1) -> Call:
-    args = {"input": _activation(1, 8, 4, 4), "weight": weight, "bias": bias, "stride": [1, 1], "padding": [0, 0],
-            "dilation": [1, 1], "transposed": False, "output_padding": [0, 0], "groups": groups}  # fmt: skip
+    args = {
+        "input": _activation(1, 8, 4, 4),
+        "weight": weight,
+        "bias": bias,
+        "stride": [1, 1],
+        "padding": [0, 0],
+        "dilation": [1, 1],
+        "transposed": False,
+        "output_padding": [0, 0],
+        "groups": groups,
+    }
     return Call("n", "aten.convolution.default", args, _activation(1, 8, 4, 4))
 
 
@@ -36,12 +45,19 @@ def _sum(name: str) -> Call:
     return Call("n", f"aten.{name}.Tensor", args, _activation(2))
 
 
-# NeutronQuantizer never makes these, or they would need a tensor too large for a test: the call itself is written down.
+# NeutronQuantizer never makes these, or they would need too large a tensor: the call is written down.
 _BY_HAND: dict[str, list[Call]] = {
     "Weights must be symmetric (zero point 0)": [
         _conv(_constant(8, 8, 1, 1, zero_point=3)),
-        _matmul("aten.linear.default", input=_activation(2, 2), weight=_constant(2, 2, zero_point=1), bias=None),
-        _matmul("aten.addmm.default", self=_constant(2), mat1=_activation(2, 2), mat2=_constant(2, 2, zero_point=1)),
+        _matmul(
+            "aten.linear.default", input=_activation(2, 2), weight=_constant(2, 2, zero_point=1), bias=None
+        ),
+        _matmul(
+            "aten.addmm.default",
+            self=_constant(2),
+            mat1=_activation(2, 2),
+            mat2=_constant(2, 2, zero_point=1),
+        ),
     ],
     "Weights must be constant": [
         _conv(_activation(8, 8, 1, 1)),
@@ -50,35 +66,75 @@ _BY_HAND: dict[str, list[Call]] = {
     ],
     "alpha must be 1": [_sum("add"), _sum("sub")],  # NeutronQuantizer's passes make alpha a product
     "Padding mode must be constant or reflect": [  # a circular pad is decomposed before any quantizer sees it
-        Call("n", "aten.pad.default", {"self": _activation(1, 4), "pad": [1, 1], "mode": "circular"}, _activation(1, 6))
+        Call(
+            "n",
+            "aten.pad.default",
+            {"self": _activation(1, 4), "pad": [1, 1], "mode": "circular"},
+            _activation(1, 6),
+        )
     ],
     "Bias must be constant": [_conv(_constant(8, 8, 1, 1), bias=_activation(8))],
     "Groups must be 1 or depthwise": [_conv(_constant(8, 4, 1, 1), groups=2)],
-    "Both operands must be 2-D": [_matmul("aten.mm.default", self=_activation(1, 2, 2), mat2=_activation(2, 2))],
+    "Both operands must be 2-D": [
+        _matmul("aten.mm.default", self=_activation(1, 2, 2), mat2=_activation(2, 2))
+    ],
     "The slope must be constant": [
-        Call("n", "aten.prelu.default", {"self": _activation(1, 2), "weight": _activation(2)}, _activation(1, 2))
+        Call(
+            "n",
+            "aten.prelu.default",
+            {"self": _activation(1, 2), "weight": _activation(2)},
+            _activation(1, 2),
+        )
     ],
     "Batch norm must use constant running statistics": [
-        Call("n", "aten.batch_norm.default", {"input": _activation(1, 2), "running_mean": None}, _activation(1, 2))
+        Call(
+            "n",
+            "aten.batch_norm.default",
+            {"input": _activation(1, 2), "running_mean": None},
+            _activation(1, 2),
+        )
     ],
     "Kernel must be at most 4096": [
-        Call("n", "aten.adaptive_avg_pool2d.default", {"self": _activation(1, 1, 1, 4097), "output_size": [1, 1]},
-             _activation(1, 1, 1, 1)),
+        Call(
+            "n",
+            "aten.adaptive_avg_pool2d.default",
+            {"self": _activation(1, 1, 1, 4097), "output_size": [1, 1]},
+            _activation(1, 1, 1, 1),
+        ),
     ],
     "Stride must be less than 4096": [
-        Call("n", "aten.max_pool2d.default", {"self": _activation(1, 1, 1, 9), "kernel_size": [1, 1], "stride": [1, 4096]},
-             _activation(1, 1, 1, 1)),
+        Call(
+            "n",
+            "aten.max_pool2d.default",
+            {"self": _activation(1, 1, 1, 9), "kernel_size": [1, 1], "stride": [1, 4096]},
+            _activation(1, 1, 1, 1),
+        ),
     ],
     "The slice must not be empty": [
-        Call("n", "aten.slice_copy.Tensor", {"self": _activation(4), "dim": 0, "start": 2, "end": 2, "step": 1}, _activation(0))
+        Call(
+            "n",
+            "aten.slice_copy.Tensor",
+            {"self": _activation(4), "dim": 0, "start": 2, "end": 2, "step": 1},
+            _activation(0),
+        )
     ],
     "All inputs must share quantization parameters": [
-        Call("n", "aten.cat.default", {"tensors": (_activation(2), _activation(2, scale=0.2)), "dim": 0}, _activation(4))
+        Call(
+            "n",
+            "aten.cat.default",
+            {"tensors": (_activation(2), _activation(2, scale=0.2)), "dim": 0},
+            _activation(4),
+        )
     ],
     "The type must not change": [
-        Call("n", "dim_order_ops._to_dim_order_copy.default", {"self": _activation(4)}, _activation(4, dtype="int16"))
+        Call(
+            "n",
+            "dim_order_ops._to_dim_order_copy.default",
+            {"self": _activation(4)},
+            _activation(4, dtype="int16"),
+        )
     ],
-}  # fmt: skip
+}
 
 
 def _by_hand(spec: OpSpec, constraint: Constraint) -> list[Call]:
@@ -91,7 +147,8 @@ def test_every_constraint_has_a_case_that_breaks_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "constraint"), [pytest.param(s, c, id=f"{s.name}-{c.sentence}") for s, c in _PAIRS if _by_hand(s, c)]
+    ("spec", "constraint"),
+    [pytest.param(s, c, id=f"{s.name}-{c.sentence}") for s, c in _PAIRS if _by_hand(s, c)],
 )
 def test_call_that_breaks_it_yields_its_sentence(spec: OpSpec, constraint: Constraint) -> None:
     for call in _by_hand(spec, constraint):
@@ -108,7 +165,9 @@ def test_model_that_breaks_it_yields_its_sentence(converter: str) -> None:
     cases = [c.violated_by for _, c in pairs if c.violated_by]
     batches = [make_inputs(cases, seed) for seed in range(2)]
     partitioner = look(
-        quantize(Bundle(cases), batches), batches[0], generate_neutron_compile_spec("imxrt700", converter=converter)
+        quantize(Bundle(cases), batches),
+        batches[0],
+        generate_neutron_compile_spec("imxrt700", converter=converter),
     )
     told = {entry.reject.reason.split(" (got ")[0] for entry in partitioner.rejected}
     assert {c.sentence for _, c in pairs} - told == set()

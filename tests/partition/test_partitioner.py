@@ -9,7 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from openneutron import CustomDelegationOptions, NeutronPartitioner, OpenNeutronError, generate_neutron_compile_spec
+from openneutron import (
+    CustomDelegationOptions,
+    NeutronPartitioner,
+    OpenNeutronError,
+    generate_neutron_compile_spec,
+)
 from openneutron.partition.partitioner import spellings
 from tests.lowering import compute_nodes, delegate, look, output_steps, quantize
 
@@ -65,7 +70,9 @@ def test_reasons_are_logged_in_the_style_of_executorch(caplog: pytest.LogCapture
 
 
 def test_no_arguments_delegate_as_much_as_possible() -> None:
-    delegated = _lower(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)), *_inputs(1, 3, 8, 8))
+    delegated = _lower(
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)), *_inputs(1, 3, 8, 8)
+    )
     assert compute_nodes(delegated.manager) == []
     assert delegated.partitioner.rejected == []
 
@@ -108,7 +115,9 @@ def test_misspelt_exclusion_is_an_error_with_a_suggestion() -> None:
 
 def test_check_op_support_can_refuse_a_node() -> None:
     inputs = _inputs(2, 8)
-    partitioner = look(quantize(Sums(), [inputs]), inputs, check_op_support=lambda node: "add_tensor" not in node.name)
+    partitioner = look(
+        quantize(Sums(), [inputs]), inputs, check_op_support=lambda node: "add_tensor" not in node.name
+    )
     assert {r.reject.code for r in partitioner.rejected} == {"ON204"}
 
 
@@ -122,7 +131,9 @@ def test_partition_of_no_ops_follows_the_option() -> None:
     refused = look(quantized, inputs)
     assert refused.partitions == []
     assert [r.reject.code for r in refused.rejected] == ["ON206"]
-    allowed = delegate(quantized, inputs, custom_delegation_options=CustomDelegationOptions(allow_no_op_partitions=True))
+    allowed = delegate(
+        quantized, inputs, custom_delegation_options=CustomDelegationOptions(allow_no_op_partitions=True)
+    )
     assert len(allowed.partitioner.partitions) == 1
     assert torch.equal(allowed.run(inputs)[0], quantized(*inputs))
 
@@ -141,7 +152,8 @@ def test_dynamic_shapes_are_named() -> None:
 
     partitioner = NeutronPartitioner()
     to_edge_transform_and_lower(
-        torch.export.export(convert_pt2e(prepared), inputs, dynamic_shapes=({0: batch},)), partitioner=[partitioner]
+        torch.export.export(convert_pt2e(prepared), inputs, dynamic_shapes=({0: batch},)),
+        partitioner=[partitioner],
     )
     assert {r.reject.code for r in partitioner.rejected} == {"ON205"}
 
@@ -168,7 +180,9 @@ def test_branches_around_a_cpu_operator_need_two_partitions_only() -> None:
 def test_a_second_backend_of_the_same_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openneutron.partition.partitioner.other_backends", lambda: ["somewhere.else"])
     inputs = _inputs(2, 8)
-    with pytest.raises(OpenNeutronError, match="ON107: somewhere.else: another backend named NeutronBackend"):
+    with pytest.raises(
+        OpenNeutronError, match=r"ON107: somewhere\.else: another backend named NeutronBackend"
+    ):
         look(quantize(nn.Linear(8, 4), [inputs]), inputs)
 
 

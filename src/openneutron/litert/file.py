@@ -29,8 +29,8 @@ _OPTIONS_NAME = {
     Builtin.MAXIMUM: "MaximumMinimumOptions", Builtin.MINIMUM: "MaximumMinimumOptions",
     Builtin.L2_NORMALIZATION: "L2NormOptions", Builtin.BATCH_MATMUL: "BatchMatMulOptions",
 }  # fmt: skip
-_NO_OPTIONS = {"RELU", "RELU_N1_TO_1", "RELU6", "LOGISTIC", "TANH", "LOG", "PRELU", "ELU", "SQRT", "RSQRT", "SIN",
-          "RELU_0_TO_1", "CUSTOM"}  # fmt: skip
+_NO_OPTIONS = {"RELU", "RELU_N1_TO_1", "RELU6", "LOGISTIC", "TANH", "LOG", "PRELU", "ELU", "SQRT", "RSQRT",
+          "SIN", "RELU_0_TO_1", "CUSTOM"}  # fmt: skip
 
 
 def options_name(kind: Builtin) -> str | None:
@@ -137,7 +137,7 @@ def _write_options(op: Op, entry: Any) -> None:
 
 @dataclass(frozen=True)
 class _Source:
-    """A file being read: its name for messages, its parsed model and raw bytes (large buffers live outside)."""
+    """A file being read: its name for messages, its parsed model, its bytes (large buffers live there)."""
 
     name: str
     model: Any
@@ -145,16 +145,23 @@ class _Source:
 
 
 def read(raw: bytes, name: str = "model.tflite") -> Graph:
-    """The first subgraph of a .tflite file; unknown dimensions (-1 in the signature) are taken as stored, 1."""
+    """The first subgraph of a .tflite file; an unknown batch (-1 in the signature) is taken as stored: 1."""
     if len(raw) < 8 or raw[4:8] != _FILE_ID:
-        fail("ON302", name, "not a LiteRT model (the file identifier TFL3 is missing)", "Give a .tflite file.")
+        fail(
+            "ON302", name, "not a LiteRT model (the file identifier TFL3 is missing)", "Give a .tflite file."
+        )
     try:
         source = _Source(name, schema.ModelT.InitFromPackedBuf(bytearray(raw), 0), raw)
         return _read_graph(source).verify()
     except OpenNeutronError:
         raise
     except Exception as error:  # the flatbuffer accessors raise anything on damaged bytes
-        fail("ON302", name, f"the file is damaged ({type(error).__name__}: {error})", "Copy or export it again.")
+        fail(
+            "ON302",
+            name,
+            f"the file is damaged ({type(error).__name__}: {error})",
+            "Copy or export it again.",
+        )
 
 
 def _read_graph(source: _Source) -> Graph:
@@ -186,7 +193,9 @@ def _read_graph(source: _Source) -> Graph:
                       custom_name=(code.customCode or b"").decode()))  # fmt: skip
         for t in ops[-1].outputs:
             ops[-1].origin += (t.name,)
-    return Graph(pick(subgraph.inputs), pick(subgraph.outputs), ops, (subgraph.name or b"main").decode() or "main")
+    return Graph(
+        pick(subgraph.inputs), pick(subgraph.outputs), ops, (subgraph.name or b"main").decode() or "main"
+    )
 
 
 def _checked(index: int, count: int) -> int:
@@ -207,7 +216,7 @@ def _read_tensor(source: _Source, entry: Any, index: int, names: set[str]) -> Te
     shape = tuple(int(d) for d in ([] if entry.shape is None else entry.shape))
     if entry.shapeSignature is not None and any(d < 0 for d in entry.shapeSignature[1:]):
         fail("ON303", source.name, f"tensor {name} has a dynamic shape {list(entry.shapeSignature)}",
-             "Convert the model with fixed sizes (only the batch may be open; it is taken as 1).")  # fmt: skip
+             "Convert the model with fixed sizes (only the batch may be open, it is then 1).")  # fmt: skip
     raw = _buffer_bytes(source, entry.buffer)
     # A tensor without elements has no bytes to be a constant by: the shape of a scalar is one.
     data = np.frombuffer(raw, dtype).reshape(shape).copy() if raw or 0 in shape else None
@@ -228,10 +237,14 @@ def _buffer_bytes(source: _Source, index: int) -> bytes:
 def _read_quant(entry: Any) -> Quant | None:
     if entry is None or entry.scale is None or len(entry.scale) == 0:
         return None
-    zeros = [0] * len(entry.scale) if entry.zeroPoint is None or len(entry.zeroPoint) == 0 else entry.zeroPoint
+    zeros = (
+        [0] * len(entry.scale) if entry.zeroPoint is None or len(entry.zeroPoint) == 0 else entry.zeroPoint
+    )
     if len(zeros) == 1 and len(entry.scale) > 1:
         zeros = [int(zeros[0])] * len(entry.scale)
-    return Quant(tuple(float(s) for s in entry.scale), tuple(int(z) for z in zeros), int(entry.quantizedDimension))
+    return Quant(
+        tuple(float(s) for s in entry.scale), tuple(int(z) for z in zeros), int(entry.quantizedDimension)
+    )
 
 
 def _read_options(kind: Builtin, entry: Any) -> dict[str, Any]:

@@ -188,7 +188,7 @@ def constant(name: str, data: np.ndarray, quant: Quant | None = None) -> Tensor:
 
 @dataclass(eq=False)
 class Op:
-    """One operator call. `options` uses the schema's field names; `origin` names the source nodes it came from."""
+    """One operator call. `options` has the schema's field names; `origin` names the source nodes."""
 
     kind: Builtin
     inputs: list[Tensor | None]
@@ -249,8 +249,10 @@ class Graph:
 
     def __str__(self) -> str:
         lines = [f"graph {self.name}({', '.join(map(repr, self.inputs))})"]
-        lines += [f"  {op!r} : {', '.join(f'{t.dtype}{list(t.shape)} {t.quant or str()}' for t in op.outputs)}"
-                  for op in self.ops]
+        lines += [
+            f"  {op!r} : {', '.join(f'{t.dtype}{list(t.shape)} {t.quant or str()}' for t in op.outputs)}"
+            for op in self.ops
+        ]
         lines.append(f"  return {', '.join(t.name for t in self.outputs)}")
         return "\n".join(lines)
 
@@ -258,7 +260,9 @@ class Graph:
         """Check every rule of a legal graph; returns the graph so that stages can end in `.verify()`."""
         problems = list(_problems(self))
         if problems:
-            fail("ON301", self.name, "; ".join(problems[:5]), "This is a bug in OpenNeutron; please report it.")
+            fail(
+                "ON301", self.name, "; ".join(problems[:5]), "This is a bug in OpenNeutron; please report it."
+            )
         return self
 
 
@@ -271,9 +275,9 @@ def _problems(graph: Graph) -> Iterator[str]:
         if t.is_const:
             yield f"input {t.name} is a constant"
     for op in graph.ops:
-        for t in op.inputs:
-            if t is not None and not t.is_const and id(t) not in defined:
-                yield f"{op!r} reads {t.name} before it is made"
+        for source in op.inputs:
+            if source is not None and not source.is_const and id(source) not in defined:
+                yield f"{op!r} reads {source.name} before it is made"
         for t in op.outputs:
             if id(t) in defined or t.is_const:
                 yield f"{op!r} writes {t.name}, which is already defined"
@@ -312,7 +316,8 @@ def _tensor_problems(t: Tensor) -> Iterator[str]:
 
 # Ops whose output must have exactly the quantization of their (first) activation input: they move values.
 MOVES_DATA = frozenset({
-    Builtin.RESHAPE, Builtin.SQUEEZE, Builtin.EXPAND_DIMS, Builtin.TRANSPOSE, Builtin.SLICE, Builtin.STRIDED_SLICE,
+    Builtin.RESHAPE, Builtin.SQUEEZE, Builtin.EXPAND_DIMS, Builtin.TRANSPOSE, Builtin.SLICE,
+    Builtin.STRIDED_SLICE,
     Builtin.PAD, Builtin.MIRROR_PAD, Builtin.MAX_POOL_2D, Builtin.DEPTH_TO_SPACE, Builtin.SPACE_TO_DEPTH,
     Builtin.RESIZE_NEAREST_NEIGHBOR, Builtin.TILE, Builtin.BROADCAST_TO, Builtin.GATHER, Builtin.PACK,
     Builtin.UNPACK, Builtin.SPLIT, Builtin.SPLIT_V,

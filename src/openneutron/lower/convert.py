@@ -47,7 +47,12 @@ class _Converter:
         self.clusters, rejected = find_clusters(program, converter)
         if rejected:
             first = rejected[0]
-            fail("ON304", first.node.name, f"{first.op} cannot be lowered: {first.reject.reason}", first.reject.hint)
+            fail(
+                "ON304",
+                first.node.name,
+                f"{first.op} cannot be lowered: {first.reject.reason}",
+                first.reject.hint,
+            )
         self.build = Builder("neutron")
         self.tensors: dict[str, Tensor] = {}  # by the name of the node that holds the int8 value
 

@@ -1,4 +1,4 @@
-"""The operator table: one `OpSpec` per operator, read by quantizer, partitioner, converter, docs and tests."""
+"""The operator table: one `OpSpec` per operator, read by quantizer, partitioner, lowering, docs and tests."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from openneutron.litert.build import Builder
 from openneutron.litert.ir import Activation, Builtin, Quant, Tensor
 from openneutron.ops.spec import EIQ, Call, Case, Constraint, Lower, Lowering
 
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Lowering
 
 
@@ -76,21 +76,26 @@ def dims_of(call: Call, name: str = "dim") -> list[int]:
 def activation_of(lo: float | None, hi: float | None) -> Activation | None:
     """The LiteRT activation that clamps to these bounds, if there is one."""
     bounds = (None if lo is None else float(lo), None if hi is None or hi == float("inf") else float(hi))
-    return {
-        (0.0, None): Activation.RELU, (0.0, 6.0): Activation.RELU6, (-1.0, 1.0): Activation.RELU_N1_TO_1,
-    }.get(bounds)  # fmt: skip
+    known: dict[tuple[float | None, float | None], Activation] = {
+        (0.0, None): Activation.RELU,
+        (0.0, 6.0): Activation.RELU6,
+        (-1.0, 1.0): Activation.RELU_N1_TO_1,
+    }
+    return known.get(bounds)
 
 
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Test cases
 
 
-def on_ranks(lo: int, hi: int, function: Callable[[Any], Callable[..., Any]], *, inputs: int = 1,
-             **flags: Any) -> tuple[Case, ...]:  # fmt: skip
+def on_ranks(
+    lo: int, hi: int, function: Callable[[Any], Callable[..., Any]], *, inputs: int = 1, **flags: Any
+) -> tuple[Case, ...]:
     """The function on inputs of every rank from `lo` to `hi`; `function(torch)` gives the callable."""
     full = (2, 3, 4, 5, 3)
     return tuple(
-        Case(f"{rank}d", function, (full[:rank],) * inputs, channels_last=rank == 4, **flags) for rank in range(lo, hi + 1)
+        Case(f"{rank}d", function, (full[:rank],) * inputs, channels_last=rank == 4, **flags)
+        for rank in range(lo, hi + 1)
     )
 
 
@@ -99,16 +104,23 @@ def as_layer(name: str, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
     return lambda torch: getattr(torch.nn, name)(*args, **kwargs)
 
 
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Constraints that several families share
 
 
-def published(sentence: str, holds: Callable[[Call], bool], got: Callable[[Call], Any] | None = None,
-              violated_by: Case | None = None, hint: str = "The open converter has no such limit.") -> Constraint:  # fmt: skip
+def published(
+    sentence: str,
+    holds: Callable[[Call], bool],
+    got: Callable[[Call], Any] | None = None,
+    violated_by: Case | None = None,
+    hint: str = "The open converter has no such limit.",
+) -> Constraint:
     """A limit NXP publishes for its own converter and silicon."""
     return Constraint(sentence, holds, got, (EIQ,), hint, violated_by)
 
 
 def at_most(limit: int, what: str, values: Callable[[Call], list[int]], violated_by: Case) -> Constraint:
     """A published upper bound on every one of some sizes."""
-    return published(f"{what} must be at most {limit}", lambda c: max(values(c)) <= limit, values, violated_by)
+    return published(
+        f"{what} must be at most {limit}", lambda c: max(values(c)) <= limit, values, violated_by
+    )

@@ -12,7 +12,7 @@ from openneutron.litert.ir import Builtin, Padding, Quant, Tensor
 from openneutron.ops.common import at_most, fused, published, quant_of
 from openneutron.ops.spec import Call, Case, Constraint, Lowering, OpSpec, Value, Weighted
 
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Geometry shared with pooling
 
 
@@ -27,8 +27,9 @@ def same_or_valid(size: int, out: int, kernel: int, stride: int, before: int) ->
     return modes
 
 
-def padding_mode(sizes: list[int], outs: list[int], kernels: list[int], strides: list[int],
-                 before: list[int]) -> Padding | None:  # fmt: skip
+def padding_mode(
+    sizes: list[int], outs: list[int], kernels: list[int], strides: list[int], before: list[int]
+) -> Padding | None:
     """One LiteRT padding mode for all dimensions, or None if explicit padding is needed."""
     modes = set(Padding)
     for args in zip(sizes, outs, kernels, strides, before, strict=True):
@@ -61,7 +62,7 @@ def as_2d(b: Builder, x: Tensor) -> Tensor:
     return x if x.rank == 4 else b.reshape(x, (*x.shape[:2], 1, x.shape[2]))
 
 
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Constraints
 
 
@@ -92,8 +93,18 @@ def _is_depthwise(call: Call) -> bool:
     return call.get("groups", 1) == call["input"].shape[1] and call["weight"].shape[1] == 1
 
 
-def _conv_case(label: str, cin: int, cout: int, kernel: Any, size: tuple[int, ...], *, batch: int = 1, layer: str = "",
-               relu: str = "", **kwargs: Any) -> Case:  # fmt: skip
+def _conv_case(
+    label: str,
+    cin: int,
+    cout: int,
+    kernel: Any,
+    size: tuple[int, ...],
+    *,
+    batch: int = 1,
+    layer: str = "",
+    relu: str = "",
+    **kwargs: Any,
+) -> Case:
     def make(torch: Any) -> Any:
         conv = getattr(torch.nn, layer or f"Conv{len(size)}d")(cin, cout, kernel, **kwargs)
         return torch.nn.Sequential(conv, getattr(torch.nn, relu)()) if relu else conv
@@ -104,48 +115,70 @@ def _conv_case(label: str, cin: int, cout: int, kernel: Any, size: tuple[int, ..
 _WIDE = Case("kernel 4097", lambda torch: torch.nn.Conv1d(1, 1, 4097), ((1, 1, 4100),))
 COMMON = (
     Constraint(
-        "Convolution must be 1-D or 2-D", lambda c: _dims(c) in (1, 2), _dims,
+        "Convolution must be 1-D or 2-D",
+        lambda c: _dims(c) in (1, 2),
+        _dims,
         hint="Write a 3-D convolution as 2-D ones.",
         violated_by=Case("3d", lambda torch: torch.nn.Conv3d(1, 2, 2), ((1, 1, 4, 4, 4),)),
     ),
     Constraint(
-        "Weights must be constant", lambda c: c["weight"].is_const,
+        "Weights must be constant",
+        lambda c: c["weight"].is_const,
     ),
     Constraint(
-        "Weights must be symmetric (zero point 0)", lambda c: set(c["weight"].quant.zero_point) == {0},
-        lambda c: sorted(set(c["weight"].quant.zero_point)), hint="Quantize with NeutronQuantizer.",
+        "Weights must be symmetric (zero point 0)",
+        lambda c: set(c["weight"].quant.zero_point) == {0},
+        lambda c: sorted(set(c["weight"].quant.zero_point)),
+        hint="Quantize with NeutronQuantizer.",
     ),
     Constraint("Bias must be constant", lambda c: c.get("bias") is None or c["bias"].is_const),
     Constraint(
-        "Transposed convolution must have groups 1", lambda c: not is_transposed(c) or c["groups"] == 1,
+        "Transposed convolution must have groups 1",
+        lambda c: not is_transposed(c) or c["groups"] == 1,
         lambda c: c["groups"],
-        violated_by=Case("groups 2", lambda torch: torch.nn.ConvTranspose2d(4, 4, 2, groups=2), ((1, 4, 4, 4),)),
+        violated_by=Case(
+            "groups 2", lambda torch: torch.nn.ConvTranspose2d(4, 4, 2, groups=2), ((1, 4, 4, 4),)
+        ),
     ),
-)  # fmt: skip
+)
 PUBLISHED = (
     published(
-        "Groups must be 1 or depthwise", lambda c: is_transposed(c) or c["groups"] == 1 or _is_depthwise(c),
+        "Groups must be 1 or depthwise",
+        lambda c: is_transposed(c) or c["groups"] == 1 or _is_depthwise(c),
         lambda c: c["groups"],
     ),
     at_most(4096, "Kernel", _kernel, _WIDE),
-    at_most(4096, "Stride", _values("stride", 1),
-            Case("stride 4097", lambda torch: torch.nn.Conv1d(1, 1, 1, stride=4097), ((1, 1, 4100),))),
-    at_most(4096, "Dilation", _values("dilation", 1),
-            Case("dilation 4097", lambda torch: torch.nn.Conv1d(1, 1, 2, dilation=4097), ((1, 1, 4100),))),
+    at_most(
+        4096,
+        "Stride",
+        _values("stride", 1),
+        Case("stride 4097", lambda torch: torch.nn.Conv1d(1, 1, 1, stride=4097), ((1, 1, 4100),)),
+    ),
+    at_most(
+        4096,
+        "Dilation",
+        _values("dilation", 1),
+        Case("dilation 4097", lambda torch: torch.nn.Conv1d(1, 1, 2, dilation=4097), ((1, 1, 4100),)),
+    ),
     published(
-        "kH * kW * channels (rounded up to 8) must be at most 65535", lambda c: _kernel_area(c) <= 65535, _kernel_area,
+        "kH * kW * channels (rounded up to 8) must be at most 65535",
+        lambda c: _kernel_area(c) <= 65535,
+        _kernel_area,
         Case("large window", lambda torch: torch.nn.Conv2d(1024, 1, 8), ((1, 1024, 8, 8),)),
     ),
     published(
         "Transposed convolution's stride must be 1 or 2",
-        lambda c: not is_transposed(c) or max(_values("stride", 1)(c)) <= 2, _values("stride", 1),
+        lambda c: not is_transposed(c) or max(_values("stride", 1)(c)) <= 2,
+        _values("stride", 1),
         Case("stride 3", lambda torch: torch.nn.ConvTranspose2d(2, 2, 3, stride=3), ((1, 2, 4, 4),)),
     ),
     published(
         "Transposed convolution's stride must be at most its kernel",
         lambda c: not is_transposed(c) or all(s <= k for s, k in zip(c["stride"], _kernel(c), strict=False)),
         lambda c: c["stride"],
-        Case("stride over kernel", lambda torch: torch.nn.ConvTranspose2d(2, 2, 1, stride=2), ((1, 2, 4, 4),)),
+        Case(
+            "stride over kernel", lambda torch: torch.nn.ConvTranspose2d(2, 2, 1, stride=2), ((1, 2, 4, 4),)
+        ),
     ),
     published(
         "Transposed convolution's padding must be less than its kernel",
@@ -153,9 +186,9 @@ PUBLISHED = (
         lambda c: c["padding"],
         Case("wide padding", lambda torch: torch.nn.ConvTranspose2d(2, 2, 2, padding=2), ((1, 2, 5, 5),)),
     ),
-)  # fmt: skip
+)
 
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Lowering
 
 
@@ -206,12 +239,21 @@ def _conv(at: Lowering, call: Call, x: Tensor, weights: np.ndarray, out: tuple[i
     kind = Builtin.DEPTHWISE_CONV_2D if depthwise else Builtin.CONV_2D
     quant = weight_quant(call["weight"], 3 if depthwise else 0)
     packed = weights.transpose(1, 2, 3, 0) if depthwise else weights.transpose(0, 2, 3, 1)
-    options = {"padding": mode, "strideH": stride[0], "strideW": stride[1], "dilationHFactor": dilation[0],
-               "dilationWFactor": dilation[1], **fused(call)}  # fmt: skip
+    options = {
+        "padding": mode,
+        "strideH": stride[0],
+        "strideW": stride[1],
+        "dilationHFactor": dilation[0],
+        "dilationWFactor": dilation[1],
+        **fused(call),
+    }
     if depthwise:
         options["depthMultiplier"] = weights.shape[0] // x.shape[1]
-    operands = [b.to_channels_last(x), b.const(packed, quant),
-                bias_const(at, call.get("bias"), call["input"].quant, quant, weights.shape[0])]  # fmt: skip
+    operands = [
+        b.to_channels_last(x),
+        b.const(packed, quant),
+        bias_const(at, call.get("bias"), call["input"].quant, quant, weights.shape[0]),
+    ]
     return b.op(kind, operands, (out[0], out[2], out[3], out[1]), quant_of(call), options=options)
 
 
@@ -240,18 +282,34 @@ def _transpose_conv(at: Lowering, call: Call, x: Tensor, weights: np.ndarray, ou
         for w, s, i, k, p in zip(wanted, stride, size, kernel, padding, strict=True)
     )
     # Otherwise compute all that the input reaches and crop.
-    full = wanted if same else tuple(
-        max((i - 1) * s + k, p + w) for i, s, k, p, w in zip(size, stride, kernel, padding, wanted, strict=True)
+    full = (
+        wanted
+        if same
+        else tuple(
+            max((i - 1) * s + k, p + w)
+            for i, s, k, p, w in zip(size, stride, kernel, padding, wanted, strict=True)
+        )
     )
     quant = weight_quant(call["weight"], 0)
     shape = (out[0], *full, out[1])
-    operands = [b.const(np.array(shape, np.int32)), b.const(weights, quant), b.to_channels_last(x),
-                bias_const(at, call.get("bias"), call["input"].quant, quant, weights.shape[0])]  # fmt: skip
+    operands = [
+        b.const(np.array(shape, np.int32)),
+        b.const(weights, quant),
+        b.to_channels_last(x),
+        bias_const(at, call.get("bias"), call["input"].quant, quant, weights.shape[0]),
+    ]
     y = b.op(
-        Builtin.TRANSPOSE_CONV, operands, shape, quant_of(call),
-        options={"padding": Padding.SAME if same else Padding.VALID, "strideH": stride[0], "strideW": stride[1],
-                 **fused(call)},
-    )  # fmt: skip
+        Builtin.TRANSPOSE_CONV,
+        operands,
+        shape,
+        quant_of(call),
+        options={
+            "padding": Padding.SAME if same else Padding.VALID,
+            "strideH": stride[0],
+            "strideW": stride[1],
+            **fused(call),
+        },
+    )
     if full == wanted:
         return y
     begin = np.array([0, *padding, 0], np.int32)
@@ -269,49 +327,73 @@ def _spread(weights: np.ndarray, dilation: list[int]) -> np.ndarray:
     return dense
 
 
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Entries
 
 _CONV_CASES = (
-    _conv_case("1x1", 5, 7, 1, (6, 6)), _conv_case("3x3 same", 3, 8, 3, (7, 8), padding=1),
-    _conv_case("3x3 stride 2", 3, 8, 3, (7, 8), stride=2, padding=1), _conv_case("valid", 3, 4, (3, 2), (6, 7)),
-    _conv_case("stride 3", 3, 4, 3, (10, 10), stride=3), _conv_case("dilated", 3, 4, 3, (9, 9), dilation=2, padding=2),
-    _conv_case("wide padding", 3, 4, 3, (6, 6), padding=2), _conv_case("no bias", 3, 4, 3, (6, 6), bias=False),
-    _conv_case("batch 3", 3, 4, 3, (6, 6), batch=3), _conv_case("uneven stride", 3, 4, 3, (8, 9), stride=(2, 1), padding=(0, 1)),
-    _conv_case("depthwise", 6, 6, 3, (7, 7), groups=6, padding=1), _conv_case("one channel", 1, 4, 3, (6, 6)),
-    _conv_case("depthwise x2", 3, 6, 3, (7, 7), groups=3, stride=2), _conv_case("groups 2", 4, 6, 3, (6, 6), groups=2),
-    _conv_case("relu", 3, 4, 3, (6, 6), relu="ReLU"), _conv_case("relu6", 3, 4, 3, (6, 6), relu="ReLU6"),
-    _conv_case("hardtanh", 3, 4, 3, (6, 6), relu="Hardtanh"), _conv_case("sigmoid", 3, 4, 3, (6, 6), relu="Sigmoid"),
+    _conv_case("1x1", 5, 7, 1, (6, 6)),
+    _conv_case("3x3 same", 3, 8, 3, (7, 8), padding=1),
+    _conv_case("3x3 stride 2", 3, 8, 3, (7, 8), stride=2, padding=1),
+    _conv_case("valid", 3, 4, (3, 2), (6, 7)),
+    _conv_case("stride 3", 3, 4, 3, (10, 10), stride=3),
+    _conv_case("dilated", 3, 4, 3, (9, 9), dilation=2, padding=2),
+    _conv_case("wide padding", 3, 4, 3, (6, 6), padding=2),
+    _conv_case("no bias", 3, 4, 3, (6, 6), bias=False),
+    _conv_case("batch 3", 3, 4, 3, (6, 6), batch=3),
+    _conv_case("uneven stride", 3, 4, 3, (8, 9), stride=(2, 1), padding=(0, 1)),
+    _conv_case("depthwise", 6, 6, 3, (7, 7), groups=6, padding=1),
+    _conv_case("one channel", 1, 4, 3, (6, 6)),
+    _conv_case("depthwise x2", 3, 6, 3, (7, 7), groups=3, stride=2),
+    _conv_case("groups 2", 4, 6, 3, (6, 6), groups=2),
+    _conv_case("relu", 3, 4, 3, (6, 6), relu="ReLU"),
+    _conv_case("relu6", 3, 4, 3, (6, 6), relu="ReLU6"),
+    _conv_case("hardtanh", 3, 4, 3, (6, 6), relu="Hardtanh"),
+    _conv_case("sigmoid", 3, 4, 3, (6, 6), relu="Sigmoid"),
     _conv_case("padding same", 3, 4, 4, (6, 6), padding="same"),
-)  # fmt: skip
+)
 _CONV1D_CASES = (
-    _conv_case("1d", 3, 5, 3, (12,)), _conv_case("1d causal", 3, 4, 3, (12,), padding=4, dilation=2),
+    _conv_case("1d", 3, 5, 3, (12,)),
+    _conv_case("1d causal", 3, 4, 3, (12,), padding=4, dilation=2),
     _conv_case("1d stride 2", 3, 5, 4, (13,), stride=2, padding=1),
     _conv_case("1d depthwise", 4, 4, 3, (12,), groups=4, padding=1),
-)  # fmt: skip
+)
 _TRANSPOSED_CASES = tuple(
     _conv_case(label, 3, 4, kernel, size, layer=f"ConvTranspose{len(size)}d", **kwargs)
     for label, kernel, size, kwargs in (
-        ("transposed", 3, (4, 5), {}), ("transposed stride 2", 2, (4, 4), {"stride": 2}),
+        ("transposed", 3, (4, 5), {}),
+        ("transposed stride 2", 2, (4, 4), {"stride": 2}),
         ("transposed same", 4, (4, 4), {"stride": 2, "padding": 1}),
         ("transposed cropped", 3, (4, 4), {"stride": 2, "padding": 1, "output_padding": 1}),
-        ("transposed no bias", 3, (4, 4), {"bias": False}), ("transposed dilated", 2, (4, 4), {"dilation": 2}),
+        ("transposed no bias", 3, (4, 4), {"bias": False}),
+        ("transposed dilated", 2, (4, 4), {"dilation": 2}),
         ("transposed 1d", 3, (6,), {"stride": 2}),
     )
-)  # fmt: skip
+)
 
 _REQUIRES = COMMON + PUBLISHED
 CONVOLUTION = OpSpec(
-    ("aten.convolution.default", "aten.conv2d.default", "aten.conv2d.padding"), Weighted(), lower_convolution, _REQUIRES,
-    _CONV_CASES, fuses_activation=True,
-)  # fmt: skip
+    ("aten.convolution.default", "aten.conv2d.default", "aten.conv2d.padding"),
+    Weighted(),
+    lower_convolution,
+    _REQUIRES,
+    _CONV_CASES,
+    fuses_activation=True,
+)
 CONV1D = OpSpec(
-    ("aten.conv1d.default", "aten.conv1d.padding"), Weighted(), lower_convolution, cases=_CONV1D_CASES,
-    fuses_activation=True, requires=COMMON,
-)  # fmt: skip
+    ("aten.conv1d.default", "aten.conv1d.padding"),
+    Weighted(),
+    lower_convolution,
+    cases=_CONV1D_CASES,
+    fuses_activation=True,
+    requires=COMMON,
+)
 CONV_TRANSPOSE = OpSpec(
-    ("aten.conv_transpose2d.input", "aten.conv_transpose1d.default"), Weighted(channel_axis=1), lower_convolution,
-    cases=_TRANSPOSED_CASES, fuses_activation=True, requires=COMMON,
-)  # fmt: skip
+    ("aten.conv_transpose2d.input", "aten.conv_transpose1d.default"),
+    Weighted(channel_axis=1),
+    lower_convolution,
+    cases=_TRANSPOSED_CASES,
+    fuses_activation=True,
+    requires=COMMON,
+)
 
 ENTRIES = (CONVOLUTION, CONV1D, CONV_TRANSPOSE)

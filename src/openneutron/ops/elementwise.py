@@ -36,20 +36,30 @@ def _lower_extremum(kind: Builtin) -> Lower:
 
 def _broadcast_cases(function: Any) -> tuple[Case, ...]:
     shapes = (
-        ((2, 3, 4, 5), (1, 3, 1, 1)), ((2, 3, 4, 5), (5,)), ((2, 3, 4, 5), (1,)), ((4, 1, 5), (1, 3, 5)),
-        ((1, 6), (4, 1)), ((3, 1, 1), (2, 3, 4, 4)),
-    )  # fmt: skip
-    return tuple(Case(f"{a}x{b}", lambda torch: function, (a, b), channels_last=len(a) == 4) for a, b in shapes)
+        ((2, 3, 4, 5), (1, 3, 1, 1)),
+        ((2, 3, 4, 5), (5,)),
+        ((2, 3, 4, 5), (1,)),
+        ((4, 1, 5), (1, 3, 5)),
+        ((1, 6), (4, 1)),
+        ((3, 1, 1), (2, 3, 4, 4)),
+    )
+    return tuple(
+        Case(f"{a}x{b}", lambda torch: function, (a, b), channels_last=len(a) == 4) for a, b in shapes
+    )
 
 
 _ALPHA = Constraint(
-    "alpha must be 1", lambda c: c.get("alpha", 1) == 1, lambda c: c["alpha"],
+    "alpha must be 1",
+    lambda c: c.get("alpha", 1) == 1,
+    lambda c: c["alpha"],
     hint="Multiply the operand by alpha in the model, before the addition.",
-)  # fmt: skip
+)
 
 
 def _with_relu(function: Any) -> Case:
-    return Case("relu", lambda torch: lambda x, y: torch.relu(function(x, y)), ((2, 3, 4, 4),) * 2, channels_last=True)
+    return Case(
+        "relu", lambda torch: lambda x, y: torch.relu(function(x, y)), ((2, 3, 4, 4),) * 2, channels_last=True
+    )
 
 
 def _with_constant(function: Any) -> Case:
@@ -69,10 +79,15 @@ def _with_constant(function: Any) -> Case:
 
 def _arithmetic(name: str, kind: Builtin, function: Any, requires: tuple[Constraint, ...] = ()) -> OpSpec:
     return OpSpec(
-        (f"aten.{name}.Tensor", f"aten.{name}_.Tensor"), Observed(), binary(kind), requires, fuses_activation=True,
-        cases=on_ranks(1, 5, lambda torch: function, inputs=2) + _broadcast_cases(function)
+        (f"aten.{name}.Tensor", f"aten.{name}_.Tensor"),
+        Observed(),
+        binary(kind),
+        requires,
+        fuses_activation=True,
+        cases=on_ranks(1, 5, lambda torch: function, inputs=2)
+        + _broadcast_cases(function)
         + (_with_relu(function), _with_constant(function)),
-    )  # fmt: skip
+    )
 
 
 ADD = _arithmetic("add", Builtin.ADD, lambda x, y: x + y, (_ALPHA,))
@@ -84,25 +99,36 @@ def _lower_div(at: Lowering, call: Call) -> Tensor:
     """Division by a constant is multiplication by its reciprocal, requantized symmetrically."""
     divisor = np.atleast_1d(call["other"].real())
     if not divisor.all():
-        fail("ON303", call.name, "the divisor is quantized to zero", "Its smallest values vanish beside its largest.")
+        fail(
+            "ON303",
+            call.name,
+            "the divisor is quantized to zero",
+            "Its smallest values vanish beside its largest.",
+        )
     inverse = 1.0 / divisor
     scale = max(float(np.abs(inverse).max()) / 127, 1e-12)
     factor = at.build.const(np.rint(inverse / scale).astype(np.int8), Quant.per_tensor(scale))
-    return at.build.op(Builtin.MUL, [at(call["self"]), factor], call.out.shape, call.out.quant, options=fused(call))
+    return at.build.op(
+        Builtin.MUL, [at(call["self"]), factor], call.out.shape, call.out.quant, options=fused(call)
+    )
 
 
 DIV = OpSpec(
-    ("aten.div.Tensor", "aten.div_.Tensor"), Observed(), _lower_div, fuses_activation=True,
+    ("aten.div.Tensor", "aten.div_.Tensor"),
+    Observed(),
+    _lower_div,
+    fuses_activation=True,
     requires=(
         Constraint(
-            "The divisor must be constant", lambda c: isinstance(c["other"], Value) and c["other"].is_const,
+            "The divisor must be constant",
+            lambda c: isinstance(c["other"], Value) and c["other"].is_const,
             hint="Compute the reciprocal in the model and multiply by it.",
             violated_by=Case("two inputs", lambda torch: lambda x, y: x / y, ((2, 8), (2, 8)), positive=True),
         ),
     ),
     note="by a constant only; becomes a multiplication",
     cases=(Case("scalar", lambda torch: lambda x: x / 3.0, ((2, 3, 4, 4),), channels_last=True),),
-)  # fmt: skip
+)
 
 
 def _extremum(name: str, kind: Builtin) -> OpSpec:
@@ -110,16 +136,18 @@ def _extremum(name: str, kind: Builtin) -> OpSpec:
         return getattr(torch, name)
 
     return OpSpec(
-        (f"aten.{name}.default",), Shared(), _lower_extremum(kind),
+        (f"aten.{name}.default",),
+        Shared(),
+        _lower_extremum(kind),
         cases=on_ranks(1, 5, make, inputs=2, tolerance=0)
         + (Case("broadcast", make, ((2, 3, 4, 5), (1, 3, 1, 1)), channels_last=True, tolerance=0),),
-    )  # fmt: skip
+    )
 
 
 MAXIMUM = _extremum("maximum", Builtin.MAXIMUM)
 MINIMUM = _extremum("minimum", Builtin.MINIMUM)
 
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Per channel
 
 
@@ -141,12 +169,16 @@ def _lower_prelu(at: Lowering, call: Call) -> Tensor:
 
 
 PRELU = OpSpec(
-    ("aten.prelu.default", "aten._prelu_kernel.default"), Observed(), _lower_prelu,
+    ("aten.prelu.default", "aten._prelu_kernel.default"),
+    Observed(),
+    _lower_prelu,
     requires=(Constraint("The slope must be constant", lambda c: c["weight"].is_const),),
-    cases=tuple(Case(f"{r}d", lambda torch: torch.nn.PReLU(3, 0.3), ((2, 3, 4, 4)[:r],), channels_last=r == 4)
-                for r in (2, 3, 4))
+    cases=tuple(
+        Case(f"{r}d", lambda torch: torch.nn.PReLU(3, 0.3), ((2, 3, 4, 4)[:r],), channels_last=r == 4)
+        for r in (2, 3, 4)
+    )
     + (Case("one slope", lambda torch: torch.nn.PReLU(), ((2, 3, 4, 4),)),),
-)  # fmt: skip
+)
 
 
 def _batch_norm_affine(call: Call) -> tuple[np.ndarray, np.ndarray]:
@@ -159,7 +191,7 @@ def _batch_norm_affine(call: Call) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lower_batch_norm(at: Lowering, call: Call) -> Tensor:
-    """A 1x1 depthwise convolution: one weight and one bias per channel, each channel with a scale of its own."""
+    """A 1x1 depthwise convolution: a weight, a bias and a scale of its own for each channel."""
     b, x = at.build, call.input
     assert x.quant is not None
     scale, shift = _batch_norm_affine(call)
@@ -174,11 +206,23 @@ def _lower_batch_norm(at: Lowering, call: Call) -> Tensor:
     flat = b.reshape(at(x), (n, c, 1, int(np.prod(x.shape[2:]))))
     y = b.op(
         Builtin.DEPTHWISE_CONV_2D,
-        [b.to_channels_last(flat), b.const(weights, Quant.per_axis(unit, axis=3)), b.const(bias, Quant.per_axis(steps))],
-        (n, 1, flat.shape[3], c), call.out.quant,
-        options={"padding": 1, "strideW": 1, "strideH": 1, "depthMultiplier": 1, "dilationWFactor": 1,
-                 "dilationHFactor": 1, **fused(call)},
-    )  # fmt: skip
+        [
+            b.to_channels_last(flat),
+            b.const(weights, Quant.per_axis(unit, axis=3)),
+            b.const(bias, Quant.per_axis(steps)),
+        ],
+        (n, 1, flat.shape[3], c),
+        call.out.quant,
+        options={
+            "padding": 1,
+            "strideW": 1,
+            "strideH": 1,
+            "depthMultiplier": 1,
+            "dilationWFactor": 1,
+            "dilationHFactor": 1,
+            **fused(call),
+        },
+    )
     return b.reshape(b.to_channels_first(y), call.out.shape)
 
 
@@ -191,23 +235,32 @@ def _batch_norm_case(layer: str, shape: tuple[int, ...]) -> Case:
         norm.running_var.uniform_(0.5, 2)
         return norm.eval()
 
-    return Case(layer + str(len(shape)), make, (shape,), channels_last=len(shape) == 4)
+    return Case(layer + str(len(shape)), make, (shape,))
 
 
 BATCH_NORM = OpSpec(
-    ("aten.batch_norm.default", "aten._native_batch_norm_legit_no_training.default",
-     "aten._native_batch_norm_legit.no_stats"),
-    Observed(inputs=("input",)), _lower_batch_norm, fuses_activation=True,
+    (
+        "aten.batch_norm.default",
+        "aten._native_batch_norm_legit_no_training.default",
+        "aten._native_batch_norm_legit.no_stats",
+    ),
+    Observed(inputs=("input",)),
+    _lower_batch_norm,
+    fuses_activation=True,
     float_constants=("weight", "bias", "running_mean", "running_var"),
     requires=(
-        Constraint("Batch norm must use constant running statistics",
-                   lambda c: isinstance(c.get("running_mean"), Value) and c["running_mean"].is_const,
-                   hint="Call model.eval() before the export."),
+        Constraint(
+            "Batch norm must use constant running statistics",
+            lambda c: isinstance(c.get("running_mean"), Value) and c["running_mean"].is_const,
+            hint="Call model.eval() before the export.",
+        ),
     ),
     note="alone; after a convolution or linear layer it is folded into it",
-    cases=(_batch_norm_case("BatchNorm2d", (2, 3, 4, 4)), _batch_norm_case("BatchNorm1d", (2, 3, 5)),
-           _batch_norm_case("BatchNorm1d", (4, 3))),
-)  # fmt: skip
+    cases=(
+        _batch_norm_case("BatchNorm2d", (2, 3, 4, 4)),
+        _batch_norm_case("BatchNorm1d", (2, 3, 5)),
+        _batch_norm_case("BatchNorm1d", (4, 3)),
+    ),
+)
 
 ENTRIES = (ADD, SUB, MUL, DIV, MAXIMUM, MINIMUM, PRELU, BATCH_NORM)
-

@@ -14,35 +14,48 @@ from openneutron.ops.spec import Call, Case, Constraint, Lowering, Observed, OpS
 
 def _constant(name: str) -> Constraint:
     return Constraint(
-        "Weights must be constant", lambda c: c[name].is_const,
+        "Weights must be constant",
+        lambda c: c[name].is_const,
         hint="A product of two activations is torch.bmm or torch.matmul.",
-    )  # fmt: skip
+    )
 
 
 def _symmetric(name: str) -> Constraint:
     return Constraint(
-        "Weights must be symmetric (zero point 0)", lambda c: set(c[name].quant.zero_point) == {0},
-        lambda c: c[name].quant.zero_point, hint="Quantize with NeutronQuantizer.",
-    )  # fmt: skip
+        "Weights must be symmetric (zero point 0)",
+        lambda c: set(c[name].quant.zero_point) == {0},
+        lambda c: c[name].quant.zero_point,
+        hint="Quantize with NeutronQuantizer.",
+    )
 
 
-def _fully_connected(at: Lowering, call: Call, x: Value, weights: np.ndarray, quant: Quant,
-                     bias: Value | None) -> Tensor:  # fmt: skip
+def _fully_connected(
+    at: Lowering, call: Call, x: Value, weights: np.ndarray, quant: Quant, bias: Value | None
+) -> Tensor:
     """FULLY_CONNECTED with weights [out, in] on the last dimension of `x`."""
     b = at.build
     assert x.quant is not None
     rows = (1, x.shape[0]) if x.rank == 1 else x.shape
-    operands = [b.reshape(at(x), rows), b.const(weights, quant), bias_const(at, bias, x.quant, quant, weights.shape[0])]
+    operands = [
+        b.reshape(at(x), rows),
+        b.const(weights, quant),
+        bias_const(at, bias, x.quant, quant, weights.shape[0]),
+    ]
     y = b.op(
-        Builtin.FULLY_CONNECTED, operands, (*rows[:-1], weights.shape[0]), quant_of(call),
+        Builtin.FULLY_CONNECTED,
+        operands,
+        (*rows[:-1], weights.shape[0]),
+        quant_of(call),
         options={"keepNumDims": len(rows) > 2, **fused(call)},
-    )  # fmt: skip
+    )
     return b.reshape(y, call.out.shape)
 
 
 def _lower_linear(at: Lowering, call: Call) -> Tensor:
     weight = call["weight"]
-    return _fully_connected(at, call, call["input"], weight.array(), weight_quant(weight, 0), call.get("bias"))
+    return _fully_connected(
+        at, call, call["input"], weight.array(), weight_quant(weight, 0), call.get("bias")
+    )
 
 
 def _lower_addmm(at: Lowering, call: Call) -> Tensor:
@@ -56,8 +69,13 @@ def _lower_product(at: Lowering, call: Call) -> Tensor:
     assert right.quant is not None
     if right.is_const and right.rank == 2 and set(right.quant.zero_point) == {0}:
         return _fully_connected(at, call, left, right.array().T, weight_quant(right, 0), None)
-    y = at.build.op(Builtin.BATCH_MATMUL, [at(left), at(right)], call.out.shape, quant_of(call),
-                    options={"adjX": False, "adjY": False})  # fmt: skip
+    y = at.build.op(
+        Builtin.BATCH_MATMUL,
+        [at(left), at(right)],
+        call.out.shape,
+        quant_of(call),
+        options={"adjX": False, "adjY": False},
+    )
     return y
 
 
@@ -70,17 +88,25 @@ def _linear_case(label: str, shape: tuple[int, ...], relu: str = "", **kwargs: A
 
 
 LINEAR = OpSpec(
-    ("aten.linear.default",), Weighted(), _lower_linear, fuses_activation=True,
+    ("aten.linear.default",),
+    Weighted(),
+    _lower_linear,
+    fuses_activation=True,
     requires=(
-        _constant("weight"), _symmetric("weight"),
+        _constant("weight"),
+        _symmetric("weight"),
     ),
     cases=(
-        _linear_case("2d", (3, 8)), _linear_case("1d", (8,)), _linear_case("3d", (2, 3, 8)),
-        _linear_case("4d", (1, 2, 3, 8)), _linear_case("no bias", (3, 8), bias=False),
-        _linear_case("relu", (3, 8), "ReLU"), _linear_case("relu6", (3, 8), "ReLU6"),
+        _linear_case("2d", (3, 8)),
+        _linear_case("1d", (8,)),
+        _linear_case("3d", (2, 3, 8)),
+        _linear_case("4d", (1, 2, 3, 8)),
+        _linear_case("no bias", (3, 8), bias=False),
+        _linear_case("relu", (3, 8), "ReLU"),
+        _linear_case("relu6", (3, 8), "ReLU6"),
         _linear_case("tanh", (3, 8), "Tanh"),
     ),
-)  # fmt: skip
+)
 
 
 class _MatrixCases:
@@ -113,16 +139,22 @@ class _MatrixCases:
 
 
 ADDMM = OpSpec(
-    ("aten.addmm.default",), Weighted(weight="mat2", bias="self", channel_axis=None), _lower_addmm,
+    ("aten.addmm.default",),
+    Weighted(weight="mat2", bias="self", channel_axis=None),
+    _lower_addmm,
     fuses_activation=True,
     requires=(
-        _constant("mat2"), _symmetric("mat2"),
-        Constraint("alpha and beta must be 1", lambda c: c.get("alpha", 1) == 1 and c.get("beta", 1) == 1,
-                   lambda c: [c["alpha"], c["beta"]],
-                   violated_by=Case("beta 2", lambda torch: _scaled_addmm(torch), ((3, 8),))),
+        _constant("mat2"),
+        _symmetric("mat2"),
+        Constraint(
+            "alpha and beta must be 1",
+            lambda c: c.get("alpha", 1) == 1 and c.get("beta", 1) == 1,
+            lambda c: [c["alpha"], c["beta"]],
+            violated_by=Case("beta 2", lambda torch: _scaled_addmm(torch), ((3, 8),)),
+        ),
     ),
     cases=(Case("2d", _MatrixCases.addmm, ((3, 8),)),),
-)  # fmt: skip
+)
 
 
 def _scaled_addmm(torch: Any) -> Any:
@@ -140,14 +172,19 @@ def _scaled_addmm(torch: Any) -> Any:
 
 
 MM = OpSpec(
-    ("aten.mm.default",), Observed(), _lower_product,
-    requires=(
-        published("Both operands must be 2-D", lambda c: all(t.rank == 2 for t in c.tensors)),
+    ("aten.mm.default",),
+    Observed(),
+    _lower_product,
+    requires=(published("Both operands must be 2-D", lambda c: all(t.rank == 2 for t in c.tensors)),),
+    cases=(
+        Case("two inputs", lambda torch: torch.mm, ((3, 8), (8, 4))),
+        Case("constant", _MatrixCases.mm, ((3, 8),)),
     ),
-    cases=(Case("two inputs", lambda torch: torch.mm, ((3, 8), (8, 4))), Case("constant", _MatrixCases.mm, ((3, 8),))),
-)  # fmt: skip
+)
 BMM = OpSpec(
-    ("aten.bmm.default",), Observed(), _lower_product,
+    ("aten.bmm.default",),
+    Observed(),
+    _lower_product,
     requires=(
         published(
             "Both operands must have the same zero point",
@@ -158,9 +195,11 @@ BMM = OpSpec(
     ),
     cases=(
         Case("3d", lambda torch: torch.bmm, ((2, 3, 4), (2, 4, 5))),
-        Case("transposed", lambda torch: lambda x, y: torch.bmm(x, y.transpose(1, 2)), ((2, 3, 4), (2, 5, 4))),
+        Case(
+            "transposed", lambda torch: lambda x, y: torch.bmm(x, y.transpose(1, 2)), ((2, 3, 4), (2, 5, 4))
+        ),
         Case("relu", lambda torch: lambda x, y: torch.bmm(torch.relu(x), y), ((2, 3, 4), (2, 4, 5))),
     ),
-)  # fmt: skip
+)
 
 ENTRIES = (LINEAR, ADDMM, MM, BMM)

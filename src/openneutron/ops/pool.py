@@ -9,7 +9,7 @@ import numpy as np
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Activation, Builtin, Padding, Tensor
 from openneutron.ops.common import as_layer, at_most, published, quant_of
-from openneutron.ops.conv import as_2d, padding_mode, rows_after, spatial
+from openneutron.ops.conv import padding_mode, rows_after, spatial
 from openneutron.ops.spec import Call, Case, Constraint, Lowering, OpSpec, Shared
 
 
@@ -31,7 +31,7 @@ def _padding(call: Call) -> list[int]:
 
 
 def _batched(call: Call) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Input and output shapes as NCHW; torch allows an input without batch, and 1-D pooling without height."""
+    """Input and output shapes as NCHW; torch allows input without batch, and 1-D pooling has no height."""
 
     def nchw(shape: tuple[int, ...]) -> tuple[int, ...]:
         dims = _dims(call)
@@ -49,10 +49,19 @@ def _mode(call: Call) -> Padding | None:
 def _pool(b: Builder, kind: Builtin, x: Tensor, out: tuple[int, ...], call: Call, mode: Padding) -> Tensor:
     kernel, stride = _kernel(call), _stride(call)
     y = b.op(
-        kind, [b.to_channels_last(x)], (out[0], out[2], out[3], out[1]), quant_of(call),
-        options={"padding": mode, "filterHeight": kernel[0], "filterWidth": kernel[1], "strideH": stride[0],
-                 "strideW": stride[1], "fusedActivationFunction": Activation.NONE},
-    )  # fmt: skip
+        kind,
+        [b.to_channels_last(x)],
+        (out[0], out[2], out[3], out[1]),
+        quant_of(call),
+        options={
+            "padding": mode,
+            "filterHeight": kernel[0],
+            "filterWidth": kernel[1],
+            "strideH": stride[0],
+            "strideW": stride[1],
+            "fusedActivationFunction": Activation.NONE,
+        },
+    )
     return b.reshape(b.to_channels_first(y), call.out.shape)
 
 
@@ -60,7 +69,9 @@ def _explicit(call: Call) -> np.ndarray:
     """The rows and columns of padding that the windows really read."""
     shape, out = _batched(call)
     before = _padding(call)
-    after = [rows_after(*a) for a in zip(shape[2:], out[2:], _kernel(call), _stride(call), before, strict=True)]
+    after = [
+        rows_after(*a) for a in zip(shape[2:], out[2:], _kernel(call), _stride(call), before, strict=True)
+    ]
     return np.array([[0, 0], [0, 0], [before[0], after[0]], [before[1], after[1]]], np.int32)
 
 
@@ -86,68 +97,98 @@ def _lower_avg_pool(at: Lowering, call: Call) -> Tensor:
     mode = _mode(call)
     if _counts_padding(call):  # zeros that count are zeros of the input
         rows = _explicit(call)
-        x = b.op(Builtin.PAD, [x, b.const(rows)], tuple(int(d) for d in np.array(shape) + rows.sum(axis=1)), x.quant)
+        x = b.op(
+            Builtin.PAD,
+            [x, b.const(rows)],
+            tuple(int(d) for d in np.array(shape) + rows.sum(axis=1)),
+            x.quant,
+        )
         mode = Padding.VALID
     assert mode is not None
     return _pool(b, Builtin.AVERAGE_POOL_2D, x, out, call, mode)
 
 
 def _ceil_counts_outside(call: Call) -> bool:
-    """ceil_mode may add windows that reach beyond the counted padding; torch leaves those elements out of the count."""
+    """ceil_mode may add windows that reach beyond the counted padding; torch does not count those."""
     shape, out = _batched(call)
     return any(
         rows_after(size, o, k, s, p) > p
-        for size, o, k, s, p in zip(shape[2:], out[2:], _kernel(call), _stride(call), _padding(call), strict=True)
+        for size, o, k, s, p in zip(
+            shape[2:], out[2:], _kernel(call), _stride(call), _padding(call), strict=True
+        )
     )
 
 
 _CEIL = Case("ceil mode", as_layer("AvgPool2d", 2, ceil_mode=True), ((1, 2, 5, 5),))
 _AVG_REQUIRES = (
     Constraint(
-        "divisor_override must be None", lambda c: c.get("divisor_override") is None, lambda c: c["divisor_override"],
+        "divisor_override must be None",
+        lambda c: c.get("divisor_override") is None,
+        lambda c: c["divisor_override"],
         hint="Multiply the result by a constant instead.",
         violated_by=Case("divisor", lambda torch: torch.nn.AvgPool2d(2, divisor_override=3), ((1, 2, 4, 4),)),
     ),
     Constraint(
         "Padding that is not counted must equal SAME padding",
-        lambda c: _counts_padding(c) or _mode(c) is not None, _padding,
+        lambda c: _counts_padding(c) or _mode(c) is not None,
+        _padding,
         hint="Set count_include_pad=True, or pad so that the output has ceil(input / stride) rows.",
-        violated_by=Case("odd padding", lambda torch: torch.nn.AvgPool2d(3, padding=1, stride=3, count_include_pad=False),
-                         ((1, 2, 9, 9),)),
+        violated_by=Case(
+            "odd padding",
+            lambda torch: torch.nn.AvgPool2d(3, padding=1, stride=3, count_include_pad=False),
+            ((1, 2, 9, 9),),
+        ),
     ),
     Constraint(
         "ceil_mode with counted padding must not reach beyond it",
         lambda c: not _counts_padding(c) or not _ceil_counts_outside(c),
-        violated_by=Case("ceil beyond", lambda torch: torch.nn.AvgPool2d(3, 2, padding=1, ceil_mode=True), ((1, 2, 6, 6),)),
+        violated_by=Case(
+            "ceil beyond", lambda torch: torch.nn.AvgPool2d(3, 2, padding=1, ceil_mode=True), ((1, 2, 6, 6),)
+        ),
     ),
     published("ceil_mode must be False", lambda c: not c.get("ceil_mode", False), violated_by=_CEIL),
     published(
-        "count_include_pad must be False", lambda c: not _counts_padding(c),
+        "count_include_pad must be False",
+        lambda c: not _counts_padding(c),
         violated_by=Case("counted padding", as_layer("AvgPool2d", 3, padding=1), ((1, 2, 6, 6),)),
     ),
     at_most(4096, "Kernel", _kernel, Case("kernel 4097", as_layer("AvgPool1d", 4097), ((1, 1, 4100),))),
-    at_most(4096, "Stride", _stride, Case("stride 4097", as_layer("AvgPool1d", 1, stride=4097), ((1, 1, 4100),))),
-)  # fmt: skip
+    at_most(
+        4096, "Stride", _stride, Case("stride 4097", as_layer("AvgPool1d", 1, stride=4097), ((1, 1, 4100),))
+    ),
+)
 
 
 def _pool_cases(layer: str, size: tuple[int, ...], **kwargs: Any) -> tuple[Case, ...]:
     flags: dict[str, Any] = {"channels_last": len(size) == 2, **kwargs}
     cases = (
-        ("2", {"kernel_size": 2}), ("3 stride 1", {"kernel_size": 3, "stride": 1}),
-        ("3 stride 2 padded", {"kernel_size": 3, "stride": 2, "padding": 1}), ("ceil", {"kernel_size": 2, "ceil_mode": True}),
+        ("2", {"kernel_size": 2}),
+        ("3 stride 1", {"kernel_size": 3, "stride": 1}),
+        ("3 stride 2 padded", {"kernel_size": 3, "stride": 2, "padding": 1}),
+        ("ceil", {"kernel_size": 2, "ceil_mode": True}),
         ("3 stride 1 padded", {"kernel_size": 3, "stride": 1, "padding": 1}),
-    )  # fmt: skip
+    )
     return tuple(Case(label, as_layer(layer, **args), ((2, 3, *size),), **flags) for label, args in cases)
 
 
 AVG_POOL = OpSpec(
-    ("aten.avg_pool2d.default", "aten.avg_pool1d.default"), Shared(), _lower_avg_pool, _AVG_REQUIRES,
-    _pool_cases("AvgPool2d", (7, 8)) + _pool_cases("AvgPool1d", (9,))
-    + (Case("not counted", as_layer("AvgPool2d", 3, stride=1, padding=1, count_include_pad=False), ((1, 3, 6, 6),)),),
-)  # fmt: skip
+    ("aten.avg_pool2d.default", "aten.avg_pool1d.default"),
+    Shared(),
+    _lower_avg_pool,
+    _AVG_REQUIRES,
+    _pool_cases("AvgPool2d", (7, 8))
+    + _pool_cases("AvgPool1d", (9,))
+    + (
+        Case(
+            "not counted",
+            as_layer("AvgPool2d", 3, stride=1, padding=1, count_include_pad=False),
+            ((1, 3, 6, 6),),
+        ),
+    ),
+)
 
 
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Adaptive
 
 
@@ -164,44 +205,65 @@ def _lower_adaptive(at: Lowering, call: Call) -> Tensor:
     """Equal windows: an average pool of input / output rows and columns."""
     shape, out = _batched(call)
     kernel = [size // o for size, o in zip(shape[2:], out[2:], strict=True)]
-    plain = Call(call.name, "aten.avg_pool2d.default", {"self": call.input, "kernel_size": kernel, "stride": kernel},
-                 call.out)  # fmt: skip
+    plain = Call(
+        call.name,
+        "aten.avg_pool2d.default",
+        {"self": call.input, "kernel_size": kernel, "stride": kernel},
+        call.out,
+    )
     b = at.build
     x = b.requantize(b.reshape(at(call.input), shape), quant_of(call))
     return _pool(b, Builtin.AVERAGE_POOL_2D, x, out, plain, Padding.VALID)
 
 
 ADAPTIVE_AVG_POOL = OpSpec(
-    ("aten._adaptive_avg_pool2d.default", "aten.adaptive_avg_pool2d.default", "aten.adaptive_avg_pool1d.default"),
-    Shared(), _lower_adaptive,
+    (
+        "aten._adaptive_avg_pool2d.default",
+        "aten.adaptive_avg_pool2d.default",
+        "aten.adaptive_avg_pool1d.default",
+    ),
+    Shared(),
+    _lower_adaptive,
     (
         Constraint(
-            "Input rows and columns must be multiples of the output's", _divides,
-            lambda c: [list(_batched(c)[0][2:]), _adaptive_out(c)], hint="Choose an output size that divides the input's.",
+            "Input rows and columns must be multiples of the output's",
+            _divides,
+            lambda c: [list(_batched(c)[0][2:]), _adaptive_out(c)],
+            hint="Choose an output size that divides the input's.",
             violated_by=Case("7 to 3", as_layer("AdaptiveAvgPool2d", 3), ((1, 2, 7, 7),)),
         ),
-        published("Kernel must be at most 4096", lambda c: max(_batched(c)[0][2:]) <= 4096, lambda c: list(c.input.shape)),
+        published(
+            "Kernel must be at most 4096",
+            lambda c: max(_batched(c)[0][2:]) <= 4096,
+            lambda c: list(c.input.shape),
+        ),
     ),
     (
         Case("global", as_layer("AdaptiveAvgPool2d", 1), ((2, 3, 6, 6),), channels_last=True),
         Case("to 2x3", as_layer("AdaptiveAvgPool2d", (2, 3)), ((2, 3, 6, 6),), channels_last=True),
         Case("1d", as_layer("AdaptiveAvgPool1d", 2), ((2, 3, 6),)),
     ),
-)  # fmt: skip
+)
 
 MAX_POOL = OpSpec(
-    ("aten.max_pool2d.default", "aten.max_pool2d_with_indices.default", "aten.max_pool1d.default"), Shared(),
+    ("aten.max_pool2d.default", "aten.max_pool2d_with_indices.default", "aten.max_pool1d.default"),
+    Shared(),
     _lower_max_pool,
     (
         Constraint(
-            "Dilation must be 1", lambda c: set(spatial(c.get("dilation", 1), _dims(c), 1)) == {1}, lambda c: c["dilation"],
+            "Dilation must be 1",
+            lambda c: set(spatial(c.get("dilation", 1), _dims(c), 1)) == {1},
+            lambda c: c["dilation"],
             violated_by=Case("dilation 2", as_layer("MaxPool2d", 2, dilation=2), ((1, 2, 6, 6),)),
         ),
-        published("ceil_mode must be False", lambda c: not c.get("ceil_mode", False),
-                  violated_by=Case("ceil mode", as_layer("MaxPool2d", 2, ceil_mode=True), ((1, 2, 5, 5),))),
+        published(
+            "ceil_mode must be False",
+            lambda c: not c.get("ceil_mode", False),
+            violated_by=Case("ceil mode", as_layer("MaxPool2d", 2, ceil_mode=True), ((1, 2, 5, 5),)),
+        ),
         published("Stride must be less than 4096", lambda c: max(_stride(c)) < 4096, _stride),
     ),
     _pool_cases("MaxPool2d", (7, 8), tolerance=0) + _pool_cases("MaxPool1d", (9,), tolerance=0),
-)  # fmt: skip
+)
 
 ENTRIES = (AVG_POOL, ADAPTIVE_AVG_POOL, MAX_POOL)

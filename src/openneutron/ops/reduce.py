@@ -51,26 +51,54 @@ def _cases(name: str, **flags: Any) -> tuple[Case, ...]:
         return lambda torch: lambda x: getattr(torch, name)(x, dim=dim, keepdim=keepdim)
 
     return tuple(
-        Case(f"{len(shape)}d over {dim}{' kept' if keep else ''}", over(dim, keep), (shape,), channels_last=len(shape) == 4,
-             **flags)
-        for shape, dim, keep in (
-            ((2, 3, 4, 5), (2, 3), False), ((2, 3, 4, 5), (2, 3), True), ((2, 3, 4, 5), (1,), False),
-            ((2, 3, 4, 5), (-1, 0), True), ((3, 6), (1,), True), ((2, 3, 8), (1, 2), False), ((7,), (0,), True),
-            ((2, 3, 4, 3, 2), (2, 4), False), ((2, 3, 4, 5), (0, 1, 2, 3), True),
+        Case(
+            f"{len(shape)}d over {dim}{' kept' if keep else ''}",
+            over(dim, keep),
+            (shape,),
+            channels_last=len(shape) == 4,
+            **flags,
         )
-    )  # fmt: skip
+        for shape, dim, keep in (
+            ((2, 3, 4, 5), (2, 3), False),
+            ((2, 3, 4, 5), (2, 3), True),
+            ((2, 3, 4, 5), (1,), False),
+            ((2, 3, 4, 5), (-1, 0), True),
+            ((3, 6), (1,), True),
+            ((2, 3, 8), (1, 2), False),
+            ((7,), (0,), True),
+            ((2, 3, 4, 3, 2), (2, 4), False),
+            ((2, 3, 4, 5), (0, 1, 2, 3), True),
+        )
+    )
 
 
 MEAN = OpSpec(
-    ("aten.mean.dim", "aten.mean.default"), Observed(), _lower_mean,
-    (published("Input must be 4-D", lambda c: c.input.rank == 4, lambda c: c.input.rank,
-               Case("2d", lambda torch: lambda x: x.mean(1, keepdim=True), ((3, 8),))),),
+    ("aten.mean.dim", "aten.mean.default"),
+    Observed(),
+    _lower_mean,
+    (
+        published(
+            "Input must be 4-D",
+            lambda c: c.input.rank == 4,
+            lambda c: c.input.rank,
+            Case("2d", lambda torch: lambda x: x.mean(1, keepdim=True), ((3, 8),)),
+        ),
+    ),
     _cases("mean") + (Case("all", lambda torch: lambda x: x.mean(), ((2, 3, 4),)),),
-)  # fmt: skip
-SUM = OpSpec(("aten.sum.dim_IntList", "aten.sum.default"), Observed(), _lower_sum, cases=_cases("sum"),
-             note="computed as n * mean")  # fmt: skip
-AMAX = OpSpec(("aten.amax.default",), Shared(), _extremum(Builtin.REDUCE_MAX), cases=_cases("amax", tolerance=0))
-AMIN = OpSpec(("aten.amin.default",), Shared(), _extremum(Builtin.REDUCE_MIN), cases=_cases("amin", tolerance=0))
+)
+SUM = OpSpec(
+    ("aten.sum.dim_IntList", "aten.sum.default"),
+    Observed(),
+    _lower_sum,
+    cases=_cases("sum"),
+    note="computed as n * mean",
+)
+AMAX = OpSpec(
+    ("aten.amax.default",), Shared(), _extremum(Builtin.REDUCE_MAX), cases=_cases("amax", tolerance=0)
+)
+AMIN = OpSpec(
+    ("aten.amin.default",), Shared(), _extremum(Builtin.REDUCE_MIN), cases=_cases("amin", tolerance=0)
+)
 
 
 def last_axis(kind: Builtin, **options: Any) -> Lower:
@@ -97,19 +125,41 @@ def _rows(call: Call) -> int:
 
 
 def _softmax_case(dim: int, shape: tuple[int, ...]) -> Case:
-    return Case(f"{len(shape)}d dim {dim}", lambda torch: torch.nn.Softmax(dim), (shape,), channels_last=len(shape) == 4)
+    return Case(
+        f"{len(shape)}d dim {dim}",
+        lambda torch: torch.nn.Softmax(dim),
+        (shape,),
+        channels_last=len(shape) == 4,
+    )
 
 
 SOFTMAX = OpSpec(
-    ("aten._softmax.default", "aten.softmax.int"), FixedOutput(1 / 256, -128), last_axis(Builtin.SOFTMAX, beta=1.0),
+    ("aten._softmax.default", "aten.softmax.int"),
+    FixedOutput(1 / 256, -128),
+    last_axis(Builtin.SOFTMAX, beta=1.0),
     (
-        published("Channels must be at most 2040", lambda c: _channels(c) <= 2040, _channels,
-                  Case("2041 channels", lambda torch: torch.nn.Softmax(-1), ((1, 2041),))),
-        published("Rows must be at most 4096", lambda c: _rows(c) <= 4096, _rows,
-                  Case("4097 rows", lambda torch: torch.nn.Softmax(-1), ((4097, 2),))),
-        published("Elements must be at most 524288", lambda c: math.prod(c.input.shape) <= 524288,
-                  lambda c: math.prod(c.input.shape), Case("many", lambda torch: torch.nn.Softmax(-1), ((4096, 129),))),
+        published(
+            "Channels must be at most 2040",
+            lambda c: _channels(c) <= 2040,
+            _channels,
+            Case("2041 channels", lambda torch: torch.nn.Softmax(-1), ((1, 2041),)),
+        ),
+        published(
+            "Rows must be at most 4096",
+            lambda c: _rows(c) <= 4096,
+            _rows,
+            Case("4097 rows", lambda torch: torch.nn.Softmax(-1), ((4097, 2),)),
+        ),
+        published(
+            "Elements must be at most 524288",
+            lambda c: math.prod(c.input.shape) <= 524288,
+            lambda c: math.prod(c.input.shape),
+            Case("many", lambda torch: torch.nn.Softmax(-1), ((4096, 129),)),
+        ),
     ),
-    tuple(_softmax_case(*a) for a in ((-1, (3, 10)), (1, (2, 5, 4, 4)), (0, (6,)), (2, (2, 3, 7)), (-1, (2, 3, 4, 5)))),
-)  # fmt: skip
+    tuple(
+        _softmax_case(*a)
+        for a in ((-1, (3, 10)), (1, (2, 5, 4, 4)), (0, (6,)), (2, (2, 3, 7)), (-1, (2, 3, 4, 5)))
+    ),
+)
 ENTRIES = (MEAN, SUM, AMAX, AMIN, SOFTMAX)

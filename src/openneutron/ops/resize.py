@@ -29,7 +29,11 @@ def _factors(call: Call) -> list[float]:
 
 
 def _limit(case: Case) -> tuple[Any, ...]:
-    return (published("Scale must be 1, 2, 4 or 8", lambda c: set(_factors(c)) <= {1.0, 2.0, 4.0, 8.0}, _factors, case),)
+    return (
+        published(
+            "Scale must be 1, 2, 4 or 8", lambda c: set(_factors(c)) <= {1.0, 2.0, 4.0, 8.0}, _factors, case
+        ),
+    )
 
 
 def _upsample(mode: str, size: Any = None, **kwargs: Any) -> Any:
@@ -38,17 +42,24 @@ def _upsample(mode: str, size: Any = None, **kwargs: Any) -> Any:
 
 _SHAPE = ((2, 3, 4, 5),)
 NEAREST = OpSpec(
-    ("aten.upsample_nearest2d.vec", "aten.upsample_nearest2d.default"), Shared(),
-    _resize(Builtin.RESIZE_NEAREST_NEIGHBOR, False), _limit(Case("x3", _upsample("nearest", scale_factor=3), _SHAPE)),
+    ("aten.upsample_nearest2d.vec", "aten.upsample_nearest2d.default"),
+    Shared(),
+    _resize(Builtin.RESIZE_NEAREST_NEIGHBOR, False),
+    _limit(Case("x3", _upsample("nearest", scale_factor=3), _SHAPE)),
     tuple(Case(f"x{f}", _upsample("nearest", scale_factor=f), _SHAPE, True, tolerance=0) for f in (2, 4, 8))
     + (Case("to size", _upsample("nearest", (7, 9)), _SHAPE, True, tolerance=0),),
-)  # fmt: skip
+)
 BILINEAR = OpSpec(
-    ("aten.upsample_bilinear2d.vec", "aten.upsample_bilinear2d.default"), Shared(),
-    _resize(Builtin.RESIZE_BILINEAR, True), _limit(Case("x3", _upsample("bilinear", scale_factor=3), _SHAPE)),
-    tuple(Case(f"x{f} corners {a}", _upsample("bilinear", scale_factor=f, align_corners=a), _SHAPE, True)
-          for f in (2, 4) for a in (False, True))
+    ("aten.upsample_bilinear2d.vec", "aten.upsample_bilinear2d.default"),
+    Shared(),
+    _resize(Builtin.RESIZE_BILINEAR, True),
+    _limit(Case("x3", _upsample("bilinear", scale_factor=3), _SHAPE)),
+    tuple(
+        Case(f"x{f} corners {a}", _upsample("bilinear", scale_factor=f, align_corners=a), _SHAPE, True)
+        for f in (2, 4)
+        for a in (False, True)
+    )
     + (Case("to size", _upsample("bilinear", (7, 9)), _SHAPE, True),),
-)  # fmt: skip
+)
 
 ENTRIES = (NEAREST, BILINEAR)

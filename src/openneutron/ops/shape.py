@@ -8,7 +8,7 @@ import numpy as np
 
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Builtin, Tensor
-from openneutron.ops.common import normalize, published, quant_of
+from openneutron.ops.common import as_layer, normalize, published, quant_of
 from openneutron.ops.spec import Call, Case, Constraint, Lower, Lowering, OpSpec, Shared
 
 
@@ -22,7 +22,9 @@ def moving(body: Any) -> Lower:
 
 
 def _case(label: str, function: Any, *shapes: tuple[int, ...], **flags: Any) -> Case:
-    return Case(label, lambda torch: function, shapes, channels_last=len(shapes[0]) == 4, tolerance=0, **flags)
+    return Case(
+        label, lambda torch: function, shapes, channels_last=len(shapes[0]) == 4, tolerance=0, **flags
+    )
 
 
 def _reshape(b: Builder, x: Tensor, call: Call) -> Tensor:
@@ -30,28 +32,54 @@ def _reshape(b: Builder, x: Tensor, call: Call) -> Tensor:
 
 
 RESHAPE = OpSpec(
-    ("aten.view_copy.default", "aten.view.default", "aten.reshape.default", "aten._unsafe_view.default",
-     "aten.flatten.using_ints", "aten.unflatten.int"),
-    Shared(), moving(_reshape), no_op=True,
-    cases=(_case("flatten", lambda x: x.flatten(1), (2, 3, 4, 5)), _case("4d to 3d", lambda x: x.reshape(2, 3, 20), (2, 3, 4, 5)),
-           _case("2d to 4d", lambda x: x.view(2, 2, 2, 3), (4, 6)), _case("mixed", lambda x: x.reshape(6, 20), (2, 3, 4, 5)),
-           _case("5d", lambda x: x.reshape(2, 2, 3, 2, 5), (4, 3, 10))),
-)  # fmt: skip
+    (
+        "aten.view_copy.default",
+        "aten.view.default",
+        "aten.reshape.default",
+        "aten._unsafe_view.default",
+        "aten.flatten.using_ints",
+        "aten.unflatten.int",
+    ),
+    Shared(),
+    moving(_reshape),
+    no_op=True,
+    cases=(
+        _case("flatten", lambda x: x.flatten(1), (2, 3, 4, 5)),
+        _case("4d to 3d", lambda x: x.reshape(2, 3, 20), (2, 3, 4, 5)),
+        _case("2d to 4d", lambda x: x.view(2, 2, 2, 3), (4, 6)),
+        _case("mixed", lambda x: x.reshape(6, 20), (2, 3, 4, 5)),
+        _case("5d", lambda x: x.reshape(2, 2, 3, 2, 5), (4, 3, 10)),
+    ),
+)
 SQUEEZE = OpSpec(
-    ("aten.squeeze_copy.dims", "aten.squeeze_copy.dim", "aten.squeeze_copy.default", "aten.squeeze.default",
-     "aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze_.dim"),
-    Shared(), moving(_reshape), no_op=True,
-    cases=(_case("all", lambda x: x.squeeze(), (1, 3, 1, 4)), _case("dim", lambda x: x.squeeze(2), (2, 3, 1, 4)),
-           _case("dims", lambda x: x.squeeze((1, 2)), (2, 1, 1, 4))),
-)  # fmt: skip
+    (
+        "aten.squeeze_copy.dims",
+        "aten.squeeze_copy.dim",
+        "aten.squeeze_copy.default",
+        "aten.squeeze.default",
+        "aten.squeeze.dim",
+        "aten.squeeze.dims",
+        "aten.squeeze_.dim",
+    ),
+    Shared(),
+    moving(_reshape),
+    no_op=True,
+    cases=(
+        _case("all", lambda x: x.squeeze(), (1, 3, 1, 4)),
+        _case("dim", lambda x: x.squeeze(2), (2, 3, 1, 4)),
+        _case("dims", lambda x: x.squeeze((1, 2)), (2, 1, 1, 4)),
+    ),
+)
 UNSQUEEZE = OpSpec(
-    ("aten.unsqueeze_copy.default", "aten.unsqueeze.default", "aten.unsqueeze_.default"), Shared(), moving(_reshape),
+    ("aten.unsqueeze_copy.default", "aten.unsqueeze.default", "aten.unsqueeze_.default"),
+    Shared(),
+    moving(_reshape),
     no_op=True,
     cases=tuple(_case(f"dim {d}", lambda x, d=d: x.unsqueeze(d), (2, 3, 4)) for d in (0, 1, 3)),
-)  # fmt: skip
+)
 
 
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Permutations
 
 
@@ -69,16 +97,35 @@ def permutation(call: Call) -> list[int]:
 
 
 PERMUTE = OpSpec(
-    ("aten.permute_copy.default", "aten.permute.default", "aten.transpose_copy.int", "aten.transpose.int",
-     "aten.t_copy.default", "aten.t.default", "aten.numpy_T.default"),
-    Shared(), moving(lambda b, x, call: b.transpose(x, permutation(call))),
-    cases=tuple(_case(f"{p}", lambda x, p=p: x.permute(p), (2, 3, 4, 5)[: len(p)] if len(p) < 5 else (2, 3, 2, 4, 3))
-                for p in ((1, 0), (0, 2, 1), (2, 0, 1), (0, 2, 3, 1), (0, 3, 1, 2), (3, 1, 0, 2), (0, 1, 3, 2), (4, 2, 0, 3, 1)))
+    (
+        "aten.permute_copy.default",
+        "aten.permute.default",
+        "aten.transpose_copy.int",
+        "aten.transpose.int",
+        "aten.t_copy.default",
+        "aten.t.default",
+        "aten.numpy_T.default",
+    ),
+    Shared(),
+    moving(lambda b, x, call: b.transpose(x, permutation(call))),
+    cases=tuple(
+        _case(f"{p}", lambda x, p=p: x.permute(p), (2, 3, 4, 5)[: len(p)] if len(p) < 5 else (2, 3, 2, 4, 3))
+        for p in (
+            (1, 0),
+            (0, 2, 1),
+            (2, 0, 1),
+            (0, 2, 3, 1),
+            (0, 3, 1, 2),
+            (3, 1, 0, 2),
+            (0, 1, 3, 2),
+            (4, 2, 0, 3, 1),
+        )
+    )
     + (_case("transpose", lambda x: x.transpose(1, 3), (2, 3, 4, 5)), _case("t", lambda x: x.t(), (3, 4))),
-)  # fmt: skip
+)
 
 
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Slices
 
 
@@ -89,7 +136,12 @@ def _strided_slice(b: Builder, x: Tensor, dim: int, start: int, stop: int, step:
     if shape == x.shape:
         return x
     if step == 1:
-        return b.op(Builtin.SLICE, [x, b.const(np.array(begin, np.int32)), b.const(np.array(shape, np.int32))], shape, x.quant)
+        return b.op(
+            Builtin.SLICE,
+            [x, b.const(np.array(begin, np.int32)), b.const(np.array(shape, np.int32))],
+            shape,
+            x.quant,
+        )
     operands = [x, *(b.const(np.array(v, np.int32)) for v in (begin, end, strides))]
     return b.op(Builtin.STRIDED_SLICE, operands, shape, x.quant)
 
@@ -107,13 +159,23 @@ def _select(b: Builder, x: Tensor, call: Call) -> Tensor:
 
 
 SLICE = OpSpec(
-    ("aten.slice_copy.Tensor", "aten.slice.Tensor", "aten.narrow.int", "aten.narrow_copy.default"), Shared(),
+    ("aten.slice_copy.Tensor", "aten.slice.Tensor", "aten.narrow.int", "aten.narrow_copy.default"),
+    Shared(),
     moving(lambda b, x, call: _narrow(b, x, call) if "narrow" in call.op else _slice(b, x, call)),
-    requires=(Constraint("The slice must not be empty", lambda c: 0 not in c.out.shape, lambda c: list(c.out.shape)),),
-    cases=(_case("rows", lambda x: x[:, :, 1:3], (2, 3, 4, 5)), _case("channels", lambda x: x[:, 1:], (2, 3, 4, 5)),
-           _case("negative", lambda x: x[..., -3:-1], (2, 3, 5)), _case("step 2", lambda x: x[:, ::2], (2, 6, 4, 4)),
-           _case("step 3 2d", lambda x: x[:, 1::3], (2, 8)), _case("batch", lambda x: x[1:], (3, 4))),
-)  # fmt: skip
+    requires=(
+        Constraint(
+            "The slice must not be empty", lambda c: 0 not in c.out.shape, lambda c: list(c.out.shape)
+        ),
+    ),
+    cases=(
+        _case("rows", lambda x: x[:, :, 1:3], (2, 3, 4, 5)),
+        _case("channels", lambda x: x[:, 1:], (2, 3, 4, 5)),
+        _case("negative", lambda x: x[..., -3:-1], (2, 3, 5)),
+        _case("step 2", lambda x: x[:, ::2], (2, 6, 4, 4)),
+        _case("step 3 2d", lambda x: x[:, 1::3], (2, 8)),
+        _case("batch", lambda x: x[1:], (3, 4)),
+    ),
+)
 
 
 def _narrow(b: Builder, x: Tensor, call: Call) -> Tensor:
@@ -122,13 +184,19 @@ def _narrow(b: Builder, x: Tensor, call: Call) -> Tensor:
 
 
 SELECT = OpSpec(
-    ("aten.select_copy.int", "aten.select.int"), Shared(), moving(_select), beyond=True,
-    cases=(_case("step", lambda x: x[:, 1], (2, 3, 4)), _case("last", lambda x: x[:, -1], (2, 3, 4, 5)),
-           _case("column", lambda x: x[..., 0], (3, 4))),
-)  # fmt: skip
+    ("aten.select_copy.int", "aten.select.int"),
+    Shared(),
+    moving(_select),
+    beyond=True,
+    cases=(
+        _case("step", lambda x: x[:, 1], (2, 3, 4)),
+        _case("last", lambda x: x[:, -1], (2, 3, 4, 5)),
+        _case("column", lambda x: x[..., 0], (3, 4)),
+    ),
+)
 
 
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Concatenation and repetition
 
 
@@ -141,15 +209,36 @@ def _lower_cat(at: Lowering, call: Call) -> Tensor:
 
 
 CAT = OpSpec(
-    ("aten.cat.default", "aten.concat.default"), Shared(), _lower_cat,
-    (published("All inputs must share quantization parameters",
-               lambda c: len({v.quant for v in c["tensors"]} | {c.out.quant}) == 1,
-               lambda c: [str(v.quant) for v in c["tensors"]], hint="Quantize with NeutronQuantizer."),),
-    (Case("channels", lambda torch: lambda x, y: torch.cat([x, y], 1), ((2, 3, 4, 4), (2, 2, 4, 4)), True, tolerance=0),
-     Case("batch", lambda torch: lambda x, y: torch.cat([x, y], 0), ((2, 3), (1, 3)), tolerance=0),
-     Case("last", lambda torch: lambda x, y: torch.cat([x, y], -1), ((2, 3, 4), (2, 3, 5)), tolerance=0),
-     Case("three", lambda torch: lambda x, y, z: torch.cat([x, y, z], 2), ((1, 2, 3, 4),) * 3, True, tolerance=0)),
-)  # fmt: skip
+    ("aten.cat.default", "aten.concat.default"),
+    Shared(),
+    _lower_cat,
+    (
+        published(
+            "All inputs must share quantization parameters",
+            lambda c: len({v.quant for v in c["tensors"]} | {c.out.quant}) == 1,
+            lambda c: [str(v.quant) for v in c["tensors"]],
+            hint="Quantize with NeutronQuantizer.",
+        ),
+    ),
+    (
+        Case(
+            "channels",
+            lambda torch: lambda x, y: torch.cat([x, y], 1),
+            ((2, 3, 4, 4), (2, 2, 4, 4)),
+            True,
+            tolerance=0,
+        ),
+        Case("batch", lambda torch: lambda x, y: torch.cat([x, y], 0), ((2, 3), (1, 3)), tolerance=0),
+        Case("last", lambda torch: lambda x, y: torch.cat([x, y], -1), ((2, 3, 4), (2, 3, 5)), tolerance=0),
+        Case(
+            "three",
+            lambda torch: lambda x, y, z: torch.cat([x, y, z], 2),
+            ((1, 2, 3, 4),) * 3,
+            True,
+            tolerance=0,
+        ),
+    ),
+)
 
 
 def _expand(b: Builder, x: Tensor, call: Call) -> Tensor:
@@ -165,13 +254,19 @@ def _tile(b: Builder, x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 EXPAND = OpSpec(
-    ("aten.expand_copy.default", "aten.expand.default", "aten.repeat.default"), Shared(), moving(_expand), beyond=True,
-    cases=(_case("expand", lambda x: x.expand(2, 3, 4), (1, 3, 1)), _case("repeat", lambda x: x.repeat(2, 1, 3), (1, 3, 2)),
-           _case("more dims", lambda x: x.expand(2, 3, 4), (3, 1))),
-)  # fmt: skip
+    ("aten.expand_copy.default", "aten.expand.default", "aten.repeat.default"),
+    Shared(),
+    moving(_expand),
+    beyond=True,
+    cases=(
+        _case("expand", lambda x: x.expand(2, 3, 4), (1, 3, 1)),
+        _case("repeat", lambda x: x.repeat(2, 1, 3), (1, 3, 2)),
+        _case("more dims", lambda x: x.expand(2, 3, 4), (3, 1)),
+    ),
+)
 
 
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Padding
 
 
@@ -198,7 +293,9 @@ def _constant_pad(b: Builder, x: Tensor, call: Call) -> Tensor:
         return b.op(Builtin.PAD, [x, b.const(rows)], shape, x.quant)
     assert x.quant is not None
     level = np.clip(np.rint(value / x.quant.scale[0]) + x.quant.zero_point[0], -128, 127)
-    return b.op(Builtin.PADV2, [x, b.const(rows), b.const(np.array([level], np.int8), x.quant)], shape, x.quant)
+    return b.op(
+        Builtin.PADV2, [x, b.const(rows), b.const(np.array([level], np.int8), x.quant)], shape, x.quant
+    )
 
 
 def _reflect_pad(b: Builder, x: Tensor, call: Call) -> Tensor:
@@ -215,7 +312,9 @@ def _mode(call: Call) -> str:
     return "reflect" if "reflection" in call.op else str(call.get("mode", "constant"))
 
 
-def _padding_case(label: str, pad: tuple[int, ...], shape: tuple[int, ...], mode: str = "constant", value: float = 0.0) -> Case:
+def _padding_case(
+    label: str, pad: tuple[int, ...], shape: tuple[int, ...], mode: str = "constant", value: float = 0.0
+) -> Case:
     def make(torch: Any) -> Any:
         kwargs = {"value": value} if mode == "constant" else {}
         return lambda x: torch.nn.functional.pad(x, pad, mode, **kwargs)
@@ -224,43 +323,89 @@ def _padding_case(label: str, pad: tuple[int, ...], shape: tuple[int, ...], mode
 
 
 PAD = OpSpec(
-    ("aten.constant_pad_nd.default", "aten.pad.default"), Shared(), moving(_lower_any_pad),
+    ("aten.constant_pad_nd.default", "aten.pad.default"),
+    Shared(),
+    moving(_lower_any_pad),
     (
-        Constraint("Padding mode must be constant or reflect", lambda c: _mode(c) in ("constant", "reflect"), _mode,
-                   hint="Pad with zeros, or reflect."),
-        published("Only height and width may be padded",
-                  lambda c: c.input.rank != 4 or len(c.get("pad", c.get("padding", ()))) <= 4, lambda c: c["pad"],
-                  _padding_case("channels", (0, 0, 0, 0, 1, 1), (1, 2, 4, 4))),
+        Constraint(
+            "Padding mode must be constant or reflect",
+            lambda c: _mode(c) in ("constant", "reflect"),
+            _mode,
+            hint="Pad with zeros, or reflect.",
+        ),
+        published(
+            "Only height and width may be padded",
+            lambda c: c.input.rank != 4 or len(c.get("pad", c.get("padding", ()))) <= 4,
+            lambda c: c["pad"],
+            _padding_case("channels", (0, 0, 0, 0, 1, 1), (1, 2, 4, 4)),
+        ),
     ),
-    (_padding_case("sides", (1, 2), (2, 3, 4)), _padding_case("spatial", (1, 2, 0, 3), (2, 3, 4, 5)),
-     _padding_case("channels", (0, 0, 0, 0, 1, 1), (1, 2, 4, 4)), _padding_case("value", (1, 1), (2, 4), value=0.5),
-     _padding_case("negative", (-1, 1, 2, 0), (1, 2, 4, 5)), _padding_case("reflect", (1, 2, 1, 1), (1, 2, 4, 5), "reflect")),
-)  # fmt: skip
+    (
+        _padding_case("sides", (1, 2), (2, 3, 4)),
+        _padding_case("spatial", (1, 2, 0, 3), (2, 3, 4, 5)),
+        _padding_case("channels", (0, 0, 0, 0, 1, 1), (1, 2, 4, 4)),
+        _padding_case("value", (1, 1), (2, 4), value=0.5),
+        _padding_case("negative", (-1, 1, 2, 0), (1, 2, 4, 5)),
+        _padding_case("reflect", (1, 2, 1, 1), (1, 2, 4, 5), "reflect"),
+    ),
+)
 REFLECTION_PAD = OpSpec(
-    ("aten.reflection_pad2d.default", "aten.reflection_pad1d.default"), Shared(), moving(_reflect_pad),
-    cases=(_padding_case("1d", (2, 1), (2, 3, 5), "reflect"), _padding_case("2d", (1, 1, 2, 0), (1, 2, 4, 5), "reflect")),
-)  # fmt: skip
+    ("aten.reflection_pad2d.default", "aten.reflection_pad1d.default"),
+    Shared(),
+    moving(_reflect_pad),
+    cases=(
+        _padding_case("1d", (2, 1), (2, 3, 5), "reflect"),
+        _padding_case("2d", (1, 1, 2, 0), (1, 2, 4, 5), "reflect"),
+    ),
+)
 
 
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # No-ops and channel shuffles
 
 IDENTITY = OpSpec(
-    ("aten.clone.default", "aten.alias_copy.default", "aten.alias.default", "aten.dropout.default", "aten.dropout_.default",
-     "aten.contiguous.default", "aten.detach.default", "aten.detach_copy.default", "aten.lift_fresh_copy.default",
-     "aten.feature_dropout.default", "aten.to.dtype", "aten.to.dtype_layout", "aten._to_copy.default",
-     "dim_order_ops._clone_dim_order.default", "dim_order_ops._to_dim_order_copy.default"),
-    Shared(), moving(lambda b, x, call: x), no_op=True,
-    requires=(Constraint("The type must not change", lambda c: c.input.dtype == c.out.dtype,
-                         lambda c: [c.input.dtype, c.out.dtype]),),
+    (
+        "aten.clone.default",
+        "aten.alias_copy.default",
+        "aten.alias.default",
+        "aten.dropout.default",
+        "aten.dropout_.default",
+        "aten.contiguous.default",
+        "aten.detach.default",
+        "aten.detach_copy.default",
+        "aten.lift_fresh_copy.default",
+        "aten.feature_dropout.default",
+        "aten.to.dtype",
+        "aten.to.dtype_layout",
+        "aten._to_copy.default",
+        "dim_order_ops._clone_dim_order.default",
+        "dim_order_ops._to_dim_order_copy.default",
+    ),
+    Shared(),
+    moving(lambda b, x, call: x),
+    no_op=True,
+    requires=(
+        Constraint(
+            "The type must not change",
+            lambda c: c.input.dtype == c.out.dtype,
+            lambda c: [c.input.dtype, c.out.dtype],
+        ),
+    ),
     note="a change of memory format costs a transpose at most",
-    cases=(_case("clone", lambda x: x.clone() * 1.0, (2, 3, 4, 4)),
-           Case("channels last", lambda torch: lambda x: x.to(memory_format=torch.channels_last) + 0.0, ((2, 3, 4, 4),), True)),
-)  # fmt: skip
+    cases=(
+        _case("clone", lambda x: x.clone() * 1.0, (2, 3, 4, 4)),
+        Case(
+            "channels last",
+            lambda torch: lambda x: x.to(memory_format=torch.channels_last) + 0.0,
+            ((2, 3, 4, 4),),
+            True,
+        ),
+    ),
+)
 
 
 def _pixel_shuffle(b: Builder, x: Tensor, call: Call) -> Tensor:
-    """[n, c*r*r, h, w] -> [n, c, h*r, w*r], as torch orders the channels (LiteRT's DEPTH_TO_SPACE differs)."""
+    """[n, c*r*r, h, w] -> [n, c, h*r, w*r], in torch's order of channels (not DEPTH_TO_SPACE's)."""
     r = int(call["upscale_factor"])
     n, c, h, w = (1,) * (4 - x.rank) + x.shape
     y = b.transpose(b.reshape(x, (n, c // (r * r), r, r, h, w)), [0, 1, 4, 2, 5, 3])
@@ -275,16 +420,34 @@ def _pixel_unshuffle(b: Builder, x: Tensor, call: Call) -> Tensor:
 
 
 PIXEL_SHUFFLE = OpSpec(
-    ("aten.pixel_shuffle.default",), Shared(), moving(_pixel_shuffle), beyond=True,
-    cases=tuple(Case(f"x{r}", lambda torch, r=r: torch.nn.PixelShuffle(r), ((2, 2 * r * r, 3, 4),), True, tolerance=0)
-                for r in (2, 3)),
-)  # fmt: skip
+    ("aten.pixel_shuffle.default",),
+    Shared(),
+    moving(_pixel_shuffle),
+    beyond=True,
+    cases=tuple(
+        Case(f"x{r}", as_layer("PixelShuffle", r), ((2, 2 * r * r, 3, 4),), True, tolerance=0) for r in (2, 3)
+    ),
+)
 PIXEL_UNSHUFFLE = OpSpec(
-    ("aten.pixel_unshuffle.default",), Shared(), moving(_pixel_unshuffle), beyond=True,
+    ("aten.pixel_unshuffle.default",),
+    Shared(),
+    moving(_pixel_unshuffle),
+    beyond=True,
     cases=(Case("x2", lambda torch: torch.nn.PixelUnshuffle(2), ((2, 3, 4, 6),), True, tolerance=0),),
-)  # fmt: skip
+)
 
 ENTRIES = (
-    RESHAPE, SQUEEZE, UNSQUEEZE, PERMUTE, SLICE, SELECT, CAT, EXPAND, PAD, REFLECTION_PAD, IDENTITY, PIXEL_SHUFFLE,
+    RESHAPE,
+    SQUEEZE,
+    UNSQUEEZE,
+    PERMUTE,
+    SLICE,
+    SELECT,
+    CAT,
+    EXPAND,
+    PAD,
+    REFLECTION_PAD,
+    IDENTITY,
+    PIXEL_SHUFFLE,
     PIXEL_UNSHUFFLE,
-)  # fmt: skip
+)

@@ -18,7 +18,7 @@ from openneutron.litert.ir import Activation, Quant, Tensor
 if TYPE_CHECKING:
     from openneutron.litert.build import Builder
 
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # What an operator is called with
 
 
@@ -66,7 +66,7 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One use of an operator: arguments by schema name, the quantized result, and an activation fused into it."""
+    """One use of an operator: arguments by schema name, the quantized result, a fused activation."""
 
     name: str
     op: str
@@ -97,7 +97,7 @@ class Call:
         return self.tensors[0]
 
 
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # What the quantizer does
 
 
@@ -123,7 +123,7 @@ class FixedOutput:
 
 @dataclass(frozen=True)
 class Weighted:
-    """Constant weights: symmetric int8, per tensor or per output channel; int32 bias derived from input and weight."""
+    """Constant weights: symmetric int8, per tensor or output channel; int32 bias in derived units."""
 
     weight: str = "weight"
     bias: str = "bias"
@@ -132,13 +132,13 @@ class Weighted:
 
 Intent = Observed | Shared | FixedOutput | Weighted
 
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # What is required of a call
 
 
 @dataclass(frozen=True)
 class Case:
-    """A use of an operator for tests: `make(torch)` gives a module or function, called on inputs of `shapes`."""
+    """A use of an operator for tests: `make(torch)` gives a module or function for inputs of `shapes`."""
 
     label: str
     make: Callable[[Any], Any]
@@ -155,7 +155,7 @@ BOTH = (OPEN, EIQ)
 
 @dataclass(frozen=True)
 class Constraint:
-    """A limit: its sentence is the documentation, the reason given to the user and the negative test's expectation."""
+    """A limit: its sentence is the documentation, the reason given to users and what the test expects."""
 
     sentence: str
     holds: Callable[[Call], bool]
@@ -178,7 +178,7 @@ def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # How it is lowered
 
 

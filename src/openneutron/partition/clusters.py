@@ -2,8 +2,8 @@
 
     dequantize -> operator [-> activation] -> quantize
 
-is what the NPU computes in integers. Every operator of a program is either part of a cluster or has a reason why
-it is not.
+is what the NPU computes in integers. Every operator of a program is either part of a cluster or has a
+reason why it is not.
 """
 
 from __future__ import annotations
@@ -61,8 +61,13 @@ class Rejected:
 
     def as_dict(self) -> dict[str, str]:
         """For reports."""
-        return {"node": self.node.name, "op": self.op, "code": self.reject.code, "reason": self.reject.reason,
-                "hint": self.reject.hint}  # fmt: skip
+        return {
+            "node": self.node.name,
+            "op": self.op,
+            "code": self.reject.code,
+            "reason": self.reject.reason,
+            "hint": self.reject.hint,
+        }
 
 
 class _Refused(Exception):
@@ -108,8 +113,13 @@ class _Finder:
         name = op_name(node)
         spec = find(name)
         if spec is None:
-            raise _Refused(Reject("ON201", f"{name or node.target} is not in the operator table",
-                                  "openneutron ops lists what is."))  # fmt: skip
+            raise _Refused(
+                Reject(
+                    "ON201",
+                    f"{name or node.target} is not in the operator table",
+                    "openneutron ops lists what is.",
+                )
+            )
         body, activation = self._body(node, spec)
         outputs, out = self._result(body[-1])
         args: dict[str, Any] = {}
@@ -122,8 +132,13 @@ class _Finder:
         for step in inputs:
             others = [u.name for u in step.users if u is not node and u not in inputs]
             if others:
-                raise _Refused(Reject("ON207", f"its input step {step.name} is shared with {others[0]}",
-                                      "Lower with to_edge_transform_and_lower, which gives each reader its own."))  # fmt: skip
+                raise _Refused(
+                    Reject(
+                        "ON207",
+                        f"its input step {step.name} is shared with {others[0]}",
+                        "Lower with to_edge_transform_and_lower, which gives each reader its own.",
+                    )
+                )
         call = Call(node.name, name, args, out, activation)
         if not any(not v.is_const for v in call.tensors):
             raise _Refused(Reject("ON202", "it has no quantized input"))
@@ -138,7 +153,9 @@ class _Finder:
         if not isinstance(node.meta.get("val"), torch.Tensor):
             picks = [u for u in node.users if u.target is operator.getitem]
             if len(picks) != len(node.users) or [p.args[1] for p in picks] != [0]:
-                raise _Refused(Reject("ON203", "Only its first result may be used", "Drop the other results."))
+                raise _Refused(
+                    Reject("ON203", "Only its first result may be used", "Drop the other results.")
+                )
             body.append(picks[0])
         activation = Activation.NONE
         if spec.fuses_activation and (user := _only_user(body[-1])) is not None:
@@ -172,7 +189,9 @@ class _Finder:
             if constant.quant is None and constant.dtype.startswith("float") and key not in spec.unquantized:
                 raise _Refused(_not_quantized(f"its constant '{key}' is not quantized to int8"))
             inputs += nodes
-            return Value(node.name, tuple(constant.tensor.shape), constant.dtype, constant.quant, constant.array)
+            return Value(
+                node.name, tuple(constant.tensor.shape), constant.dtype, constant.quant, constant.array
+            )
         if op_name(node) != DEQUANTIZE_TENSOR:
             if op_name(node) in DEQUANTIZE:
                 raise _Refused(_not_quantized(f"its input '{key}' is quantized per channel"))
@@ -190,7 +209,7 @@ def _only_user(node: Node) -> Node | None:
 
 
 def _is_plain_copy(node: Node) -> bool:
-    """A copy in float that changes no value: a reshape of a channels-last tensor decomposes to one and a view."""
+    """A copy in float that changes no value: a reshape of channels-last data decomposes to one and a view."""
     if op_name(node) not in IDENTITY.names:
         return False
     source, copy = tensor_of(node.all_input_nodes[0]), tensor_of(node)
@@ -200,7 +219,9 @@ def _is_plain_copy(node: Node) -> bool:
 def _fused_activation(node: Node) -> Activation | None:
     """The activation a clamp-like node fuses to, if LiteRT has it."""
     spec = find(op_name(node))
-    if spec is None or not any(n.startswith(("aten.relu", "aten.hardtanh", "aten.clamp")) for n in spec.names[:1]):
+    if spec is None or not any(
+        n.startswith(("aten.relu", "aten.hardtanh", "aten.clamp")) for n in spec.names[:1]
+    ):
         return None
     empty = Value("", (), "float32")
     return activation_of(*clamp_bounds(Call(node.name, op_name(node), bind_args(node), empty)))
@@ -212,7 +233,9 @@ def _value(node: Node, quant: Quant | None) -> Value:
         raise _Refused(Reject("ON203", f"{node.name} is not one tensor"))
     if any(not isinstance(d, int) for d in tensor.shape):
         shape = [str(d) for d in tensor.shape]
-        raise _Refused(Reject("ON205", f"Shapes must be static (got {shape})", "Export without dynamic_shapes."))
+        raise _Refused(
+            Reject("ON205", f"Shapes must be static (got {shape})", "Export without dynamic_shapes.")
+        )
     return Value(node.name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), quant)
 
 
@@ -220,11 +243,15 @@ def _check_int8(node: Node, what: str) -> None:
     """A quantize or dequantize step must be of int8."""
     dtype = bind_args(node)["dtype"]
     if dtype != torch.int8:
-        raise _Refused(_not_quantized(f"{what} is quantized to {str(dtype).removeprefix('torch.')}, not int8"))
+        raise _Refused(
+            _not_quantized(f"{what} is quantized to {str(dtype).removeprefix('torch.')}, not int8")
+        )
 
 
 def _not_quantized(problem: str) -> Reject:
-    return Reject("ON202", problem, "Quantize the model with NeutronQuantizer, or check which operators it leaves out.")
+    return Reject(
+        "ON202", problem, "Quantize the model with NeutronQuantizer, or check which operators it leaves out."
+    )
 
 
 def accepted_nodes(clusters: Iterable[Cluster]) -> set[Node]:

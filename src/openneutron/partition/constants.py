@@ -26,7 +26,7 @@ _RESHAPES = frozenset((*PERMUTE.names, *RESHAPE.names, *SQUEEZE.names, *UNSQUEEZ
 
 @dataclass(frozen=True)
 class Constant:
-    """A constant's values (integers if quantized) and parameters; the values may be unknown at partition time."""
+    """Values (integers if quantized) and parameters; the values may be unknown while partitioning."""
 
     tensor: torch.Tensor
     quant: Quant | None
@@ -66,7 +66,7 @@ class Constants:
         return None
 
     def find(self, node: Node) -> tuple[Constant, list[Node]] | None:
-        """The constant that a node stands for, with the operator nodes it is behind; None if it is not one."""
+        """The constant that a node stands for, with the operators it stands behind; None if it is not one."""
         name = op_name(node)
         if name in DEQUANTIZE:
             found = self.find(bind_args(node)["input"])
@@ -74,7 +74,9 @@ class Constants:
                 return None
             constant, nodes = found
             quant = self._quant(node)
-            return None if quant is None else (Constant(constant.tensor, quant, constant.dtype), [*nodes, node])
+            return (
+                None if quant is None else (Constant(constant.tensor, quant, constant.dtype), [*nodes, node])
+            )
         if name in _RESHAPES:
             found = self.find(node.all_input_nodes[0])
             return None if found is None else self._reshaped(node, *found)
@@ -83,7 +85,9 @@ class Constants:
             return None
         return Constant(tensor, None, str(tensor.dtype).removeprefix("torch.")), []
 
-    def _reshaped(self, node: Node, constant: Constant, nodes: list[Node]) -> tuple[Constant, list[Node]] | None:
+    def _reshaped(
+        self, node: Node, constant: Constant, nodes: list[Node]
+    ) -> tuple[Constant, list[Node]] | None:
         op = overload(node)
         assert op is not None
         quant = constant.quant
@@ -104,7 +108,9 @@ class Constants:
         if scales is None:
             return None
         axis = int(args["axis"])
-        if isinstance(scales, FakeTensor):  # while partitioning, values are unknown; only their number matters
+        if isinstance(
+            scales, FakeTensor
+        ):  # while partitioning, values are unknown; only their number matters
             return Quant((1.0,) * scales.numel(), (0,) * scales.numel(), axis)
         zero_points = None if zeros is None else zeros.detach().cpu().numpy()
         return Quant.per_axis(scales.detach().cpu().numpy(), zero_points, axis)
@@ -117,7 +123,7 @@ def _permutation(node: Node, rank: int) -> list[int]:
 
 
 def per_tensor_quant(node: Node) -> Quant | None:
-    """The parameters of a per-tensor quantize or dequantize node, if they are numbers and of int8 or int32."""
+    """The parameters of a per-tensor quantize or dequantize node, if they are numbers."""
     args = bind_args(node)
     scale, zero_point = args["scale"], args["zero_point"]
     if not isinstance(scale, int | float) or not isinstance(zero_point, int | float):

@@ -12,9 +12,9 @@ from openneutron.partition.clusters import Cluster
 def group_clusters(graph: Graph, clusters: Sequence[Cluster]) -> list[list[Cluster]]:
     """Clusters that run together, in execution order.
 
-    Each node gets a level that rises by one wherever the data pass from the NPU to the CPU or back, so that two
-    clusters of one level have no CPU node on any path between them. A second sweep, backwards, moves a cluster to
-    the level of what consumes it: it then joins that partition instead of making one of its own.
+    Each node gets a level that rises by one wherever the data pass from the NPU to the CPU or back, so that
+    two clusters of one level have no CPU node on any path between them. A second sweep, backwards, moves a
+    cluster to the level of what consumes it: it joins that partition instead of making one of its own.
     """
     owner = {node: cluster for cluster in clusters for node in cluster.members}
     level: dict[Node | Cluster, int] = {}
@@ -59,7 +59,8 @@ def _users(unit: Cluster, owner: dict[Node, Cluster]) -> list[Node | Cluster]:
     return [u for u in dict.fromkeys(owner.get(n, n) for n in users) if u is not unit]
 
 
-def _step(level: dict[Node | Cluster, int], owner: dict[Node, Cluster], source: Node | Cluster,
-          unit: Node | Cluster) -> int:  # fmt: skip
+def _step(
+    level: dict[Node | Cluster, int], owner: dict[Node, Cluster], source: Node | Cluster, unit: Node | Cluster
+) -> int:
     crosses = isinstance(source, Cluster) != isinstance(unit, Cluster)
     return level[source] + crosses

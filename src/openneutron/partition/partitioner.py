@@ -30,17 +30,23 @@ logger = logging.getLogger(__name__)
 BACKEND_ID = "NeutronBackend"
 
 # They decompose, but their core form is in the operator table too and has a kernel on the CPU.
-_DECOMPOSES_WELL = frozenset({
-    "aten.conv1d.default", "aten.conv2d.default", "aten.conv_transpose1d.default", "aten.conv_transpose2d.input",
-    "aten.max_pool2d.default", "aten.softmax.int",
-})  # fmt: skip
+_DECOMPOSES_WELL = frozenset(
+    {
+        "aten.conv1d.default",
+        "aten.conv2d.default",
+        "aten.conv_transpose1d.default",
+        "aten.conv_transpose2d.input",
+        "aten.max_pool2d.default",
+        "aten.softmax.int",
+    }
+)
 
 
 class NeutronPartitioner(Partitioner):
     """Delegates every quantized operator the target can compute.
 
-    After partitioning, `rejected` has the reason for each operator left on the CPU and `partitions` the clusters of
-    each partition.
+    After partitioning, `rejected` has the reason for each operator left on the CPU, and `partitions` the
+    clusters of each partition.
     """
 
     def __init__(
@@ -53,19 +59,21 @@ class NeutronPartitioner(Partitioner):
         check_op_support: Callable[[Node], bool] | None = None,
     ):
         super().__init__()
-        self.options = CompileOptions() if compile_spec is None else CompileOptions.from_compile_specs(compile_spec)
+        self.options = (
+            CompileOptions() if compile_spec is None else CompileOptions.from_compile_specs(compile_spec)
+        )
         self.target = neutron_target_spec or NeutronTargetSpec(self.options.config)
         self.delegation = custom_delegation_options or CustomDelegationOptions()
         self.delegation_spec = DelegationSpec(BACKEND_ID, self.options.to_compile_specs())
         self.rejected: list[Rejected] = []
         self.partitions: list[list[Cluster]] = []
-        # The program itself carries all constants this partitioner asks for; the argument is part of the known API.
+        # The program carries all constants asked for here; the argument is part of the known API.
         self._state_dict = post_quantization_state_dict
         self._preserve = tuple(preserve_ops or ())
         self._check_op_support = check_op_support
         self._whole_reasons: dict[str, Reject] = {}  # of operators that are then decomposed, by node name
 
-    # -----------------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
     # ExecuTorch calls these, in this order
 
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
@@ -81,13 +89,17 @@ class NeutronPartitioner(Partitioner):
     def ops_to_not_decompose(
         self, ep: ExportedProgram
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
-        """Operators that would be delegated as they are stay whole; what remains on the CPU is decomposed as usual."""
-        # A partition of no-ops may yet be refused, and ExecuTorch insists that what is kept whole is delegated.
+        """What is delegated stays whole; what remains on the CPU is decomposed as usual."""
+        # A partition of no-ops may yet be refused, and what is kept whole must be delegated.
         found, rejected = self._clusters(ep)
         self._whole_reasons = {r.node.name: r.reject for r in rejected if r.reject.code != "ON202"}
         clusters = [c for c in found if not c.spec.no_op and op_name(c.node) not in _DECOMPOSES_WELL]
         decomposed = torch.export.default_decompositions()
-        whole = {c.node.name: op for c in clusters if (op := overload(c.node)) in decomposed and not _aliases(op)}
+        whole = {
+            c.node.name: op
+            for c in clusters
+            if (op := overload(c.node)) is not None and op in decomposed and not _aliases(op)
+        }
 
         def keep(node: Node) -> bool:
             return node.name in whole or overload(node) in self._preserve
@@ -97,8 +109,12 @@ class NeutronPartitioner(Partitioner):
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tag each partition's nodes; the graph is not changed."""
         if others := other_backends():
-            fail("ON107", ", ".join(others), f"another backend named {BACKEND_ID} is imported",
-                 "Use one of the two in a process: remove the import of executorch.backends.nxp.")  # fmt: skip
+            fail(
+                "ON107",
+                ", ".join(others),
+                f"another backend named {BACKEND_ID} is imported",
+                "Use one of the two in a process: remove the import of executorch.backends.nxp.",
+            )
         self._check_excluded(exported_program)
         clusters, rejected = self._clusters(exported_program)
         self.rejected = [Rejected(r.node, r.op, self._first_reason(r)) for r in rejected]
@@ -119,7 +135,7 @@ class NeutronPartitioner(Partitioner):
         self._explain()
         return PartitionResult(tagged_exported_program=exported_program, partition_tags=tags)
 
-    # -----------------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def _clusters(self, program: ExportedProgram) -> tuple[list[Cluster], list[Rejected]]:
         """The clusters the user lets us take."""
@@ -153,7 +169,7 @@ class NeutronPartitioner(Partitioner):
                 fail("ON105", "operators_not_to_delegate", f"there is no operator '{name}'", hint)
 
     def _first_reason(self, entry: Rejected) -> Reject:
-        """The reason of the operator a node was decomposed from: the parts only say that nothing between is int8."""
+        """The reason of the operator a node was decomposed from: its parts can only say they are not int8."""
         if entry.reject.code == "ON202":
             for name in _ancestry(entry.node):
                 if name in self._whole_reasons:
@@ -176,7 +192,7 @@ def _ancestry(node: Node) -> list[str]:
     return names
 
 
-def _aliases(op: Any) -> bool:
+def _aliases(op: torch._ops.OpOverload) -> bool:
     """Whether the result is a view; ExecuTorch replaces views by copies and cannot keep them whole."""
     return any(r.alias_info is not None for r in op._schema.returns)
 
@@ -191,7 +207,7 @@ def other_backends() -> list[str]:
 
 
 def spellings(name: str) -> set[str]:
-    """The ways to write an operator's name: `aten::add`, `aten::add.Tensor`, `aten.add`, `aten.add.Tensor`."""
+    """An operator's name as `aten::add`, `aten::add.Tensor`, `aten.add` and `aten.add.Tensor`."""
     if not name:
         return set()
     namespace, op, overload_name = (*name.split("."), "", "")[:3]
