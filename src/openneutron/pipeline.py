@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
 
-import executorch.kernels.quantized  # noqa: F401  the out variants a quantized program is written with
 import torch
 from executorch.exir import EdgeCompileConfig, EdgeProgramManager, to_edge_transform_and_lower
 from torch.export import ExportedProgram
@@ -75,6 +74,9 @@ def compile_litert(
     """Compile a static int8 LiteRT model (the bytes of a .tflite) to a program that is one delegate."""
     options = options or CompileOptions()
     graph = read(data, where)
+    if not any(t.dtype == "int8" for op in graph.ops for t in op.outputs):
+        fail("ON303", where, "the model computes in float only: no operator has an int8 result",
+             "Convert it with full int8 quantization; the NPU computes in int8.")  # fmt: skip
     converted = find_converter(options.converter).convert(data, options, find_target(options.config))
     ins, outs = (tuple(Port(i) for i in range(len(side))) for side in (graph.inputs, graph.outputs))
     payload = build_payload(converted, ins, outs, len(graph.inputs), options.use_profiling)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from executorch.exir import to_edge
 from torch import nn
 
 from openneutron import (
     CustomDelegationOptions,
     NeutronPartitioner,
+    NeutronTargetSpec,
     OpenNeutronError,
     generate_neutron_compile_spec,
 )
 from openneutron.partition.partitioner import spellings
+from openneutron.run.program import load_program
 from tests.lowering import compute_nodes, delegate, look, output_steps, quantize
 
 
@@ -85,6 +89,23 @@ def test_float_model_is_left_alone_and_says_why() -> None:
     assert [r.reject.code for r in partitioner.rejected] == ["ON202"]
     assert "not quantized" in partitioner.rejected[0].reject.reason
     assert partitioner.rejected[0].reject.hint
+
+
+def test_to_edge_then_to_backend() -> None:
+    """The older way: everything is decomposed, a linear layer's weight stands behind a permutation."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU6(), nn.AdaptiveAvgPool2d(1)
+    )
+    module = nn.Sequential(*layers, nn.Flatten(), nn.Linear(8, 5), nn.Softmax(-1))
+    inputs = _inputs(1, 3, 8, 8)
+    quantized = quantize(module, [inputs])
+    partitioner = NeutronPartitioner(_spec(), NeutronTargetSpec("imxrt700"))
+    manager = to_edge(torch.export.export(quantized, inputs)).to_backend(partitioner)
+    assert partitioner.rejected == []
+    assert compute_nodes(manager) == []
+    got, want = load_program(manager.to_executorch().buffer).run(inputs)[0], quantized(*inputs)
+    assert np.abs(np.asarray(got) - want.numpy()).max() <= 1.001 * output_steps(quantized)[0]
 
 
 class Sums(nn.Module):

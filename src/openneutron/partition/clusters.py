@@ -9,7 +9,6 @@ reason why it is not.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -250,10 +249,8 @@ def _check_int8(node: Node, what: str) -> None:
 
 def _not_quantized(problem: str) -> Reject:
     return Reject(
-        "ON202", problem, "Quantize the model with NeutronQuantizer, or check which operators it leaves out."
+        "ON202",
+        problem,
+        "Quantize with NeutronQuantizer and lower with to_edge_transform_and_lower: to_edge alone decomposes "
+        "operators into float parts.",
     )
-
-
-def accepted_nodes(clusters: Iterable[Cluster]) -> set[Node]:
-    """Every node of every cluster."""
-    return {node for cluster in clusters for node in cluster.members}
