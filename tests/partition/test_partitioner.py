@@ -94,9 +94,7 @@ def test_float_model_is_left_alone_and_says_why() -> None:
 def test_to_edge_then_to_backend() -> None:
     """The older way: everything is decomposed, a linear layer's weight stands behind a permutation."""
     torch.manual_seed(0)
-    net = nn.Sequential(
-        nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU6(), nn.AdaptiveAvgPool2d(1)
-    )
+    layers = (nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU6(), nn.AdaptiveAvgPool2d(1))
     module = nn.Sequential(*layers, nn.Flatten(), nn.Linear(8, 5), nn.Softmax(-1))
     inputs = _inputs(1, 3, 8, 8)
     quantized = quantize(module, [inputs])
