@@ -1,10 +1,9 @@
 """The zoo through the whole pipeline: one partition each, nothing left on the CPU, LiteRT's bits."""
 
-from functools import cache, partial
+from functools import partial
 
 import pytest
 
-from openneutron.compiled import CompiledProgram
 from openneutron.models.zoo import ZOO, build_model
 from tests.programs import Inputs, assert_runs_exactly, compiled_for, random_inputs, transposes
 
@@ -23,12 +22,6 @@ TRANSPOSES = {
 }
 # Lowering these takes ExecuTorch longest.
 LARGE = ("mobilenet_v1_vww", "mobilenet_v2", "gru", "tiny_vit")
-SLOW = {"mobilenet_v2": 3}  # inputs for the long test, of which 50 would take minutes on the reference
-
-
-@cache
-def network(name: str, channels_last: bool) -> CompiledProgram:
-    return compiled_for(build_model(name), ZOO[name].input_shapes, channels_last)
 
 
 def inputs_of(name: str, channels_last: bool, seed: int) -> Inputs:
@@ -47,17 +40,10 @@ def cases() -> list:
 
 @pytest.mark.parametrize(("name", "channels_last"), cases())
 def test_whole_on_the_npu(name: str, channels_last: bool) -> None:
-    program = network(name, channels_last)
+    program = compiled_for(build_model(name), ZOO[name].input_shapes, channels_last)
     assert program.rejected == ()
     assert len(program.partitions) == 1
     steps = {op.split("::")[1].split(".")[0] for op in program.info.methods["forward"].operators}
     assert steps <= {"quantize_per_tensor", "dequantize_per_tensor"}
     assert transposes(program) == TRANSPOSES[name][channels_last]
-    count = 1 if name == "mobilenet_v2" else 5
-    assert_runs_exactly(program, partial(inputs_of, name, channels_last), count)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TRANSPOSES)
-def test_fifty_inputs(name: str) -> None:
-    assert_runs_exactly(network(name, False), partial(inputs_of, name, False), SLOW.get(name, 50))
+    assert_runs_exactly(program, partial(inputs_of, name, channels_last), 10 if channels_last else 50)
