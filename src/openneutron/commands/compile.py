@@ -111,11 +111,9 @@ def execute(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(result.summary, indent=2))
     else:
-        from rich.console import Console
+        from openneutron.report.terminal import make_console, print_summary
 
-        from openneutron.report.terminal import print_summary
-
-        print_summary(Console(highlight=False), result.summary)
+        print_summary(make_console(), result.summary)
 
 
 def load_model(args: argparse.Namespace, steps: Any) -> Source:

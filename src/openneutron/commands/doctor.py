@@ -150,11 +150,12 @@ def _pillow() -> Check:
 
 
 def _print(checks: list[Check]) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from openneutron.report.terminal import make_console
 
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     style = {OK: "green", NOTE: "yellow", BAD: "bold red"}
     for check in checks:
         table.add_row(f"[{style[check.state]}]{check.state}[/]", check.what, check.found, check.remedy)
-    Console(highlight=False).print(table)
+    make_console().print(table)

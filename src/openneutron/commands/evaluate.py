@@ -54,11 +54,9 @@ def execute(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps({**figures, "summary": data}, indent=2))
         return
-    from rich.console import Console
+    from openneutron.report.terminal import make_console, print_accuracy, print_summary
 
-    from openneutron.report.terminal import print_accuracy, print_summary
-
-    console = Console(highlight=False)
+    console = make_console()
     print_summary(console, data)
     console.print()
     remarks = {

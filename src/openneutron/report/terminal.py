@@ -12,6 +12,12 @@ from rich.table import Table
 MOST_REASONS = 12
 
 
+def make_console() -> Console:
+    """The console for results; into a file or a pipe lines are as long as they need to be."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=200)
+
+
 def print_summary(console: Console, data: Mapping[str, Any]) -> None:
     """Print what a compile yielded."""
     total = data["macs_npu"] + data["macs_cpu"]

@@ -1,0 +1,103 @@
+"""The other commands: eval, compare, ops, explain, disasm, doctor; and what starts fast."""
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from openneutron.ops import TABLE
+
+
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["compile", "--help"], ["ops"], ["explain", "ON203"], ["--version"]]
+)
+def test_light_commands_do_not_import_torch(argv):
+    code = (
+        "import sys; from openneutron.cli import main; code = main(sys.argv[1:]); heavy = {'torch', 'executorch',"
+        "'sklearn', 'ortools'}; print(sorted(heavy & sys.modules.keys()), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=60)
+    assert done.stderr.strip() == "[]"
+    assert done.stdout
+
+
+def test_ops_lists_every_operator(cli):
+    done = cli("ops", "--json")
+    assert {tuple(entry["names"]) for entry in json.loads(done.out)} == {spec.names for spec in TABLE}
+    assert "aten.sigmoid.default" in cli("ops", "sigmoid").out
+
+
+def test_eval_of_an_own_model(cli):
+    rng = np.random.default_rng(0)
+    np.savez("data.npz", inputs=rng.standard_normal((5, 1, 16, 16), np.float32), labels=[0, 1, 2, 3, 0])
+    done = cli("eval", "own.py:net", "--data", "data.npz", "--json")
+    assert done.code == 0, done.err
+    assert done.json["samples"] == 5 and done.json["agree"] == 5
+    assert done.json["summary"]["program"] is None
+
+
+@pytest.mark.slow
+def test_demo_accuracy_and_bit_exactness(cli, tmp_path):
+    """What `make demo` shows: int8 within a point of float; equal to LiteRT's reference on every sample."""
+    from openneutron.litert.file import read
+    from openneutron.litert.reference import Reference
+    from openneutron.models.data import load_digits
+    from openneutron.run.program import load_program
+
+    done = cli("eval", "cifarnet", "-o", "demo.pte", "--intermediates", "kept", "--json")
+    assert done.code == 0, done.err
+    figures = done.json
+    assert figures["samples"] == 360 and figures["float"] > 0.98
+    assert figures["quantized"] >= figures["float"] - 0.01
+    assert figures["simulator"] >= figures["float"] - 0.01
+
+    assert cli("compile", "cifarnet", "-r", "-o", "int8.pte").code == 0
+    litert = next((tmp_path / "kept").glob("*_pure.et.tflite")).read_bytes()
+    reference, quant, program = Reference(litert), read(litert).inputs[0].quant, load_program("int8.pte")
+    for image in load_digits((1, 3, 32, 32)).test.inputs:
+        x = np.round(image[None].numpy() / quant.scale[0]) + quant.zero_point[0]
+        x = np.clip(x, -128, 127).astype(np.int8)
+        assert np.array_equal(program.run([x])[0], reference.run([x])[0])
+
+
+def test_compare_finds_every_layer(cli):
+    done = cli("compare", "own.py:split", "--json")
+    assert done.code == 0, done.err
+    rows = json.loads(done.out)
+    assert {row["layer"]: row["simulator_lsb"] is None for row in rows} == {
+        "conv2d": False, "cumsum": True, "conv2d_1": False,
+    }  # fmt: skip
+    assert [row["sqnr_db"] for row in rows] == sorted(row["sqnr_db"] for row in rows)
+    for row in rows:
+        assert row["sqnr_db"] > 20 and row["cosine"] > 0.99 and (row["simulator_lsb"] or 0) <= 2
+    assert "4 LSB" not in cli("compare", "own.py:net").out
+
+
+def test_disasm_prints_every_call(cli):
+    assert cli("compile", "own.py:split", "-o", "a.pte").code == 0
+    done = cli("disasm", "a.pte")
+    assert done.code == 0 and done.out.count("; delegate") == 2
+    assert len(re.findall(r"^ +\d+  \w*conv_2d", done.out, re.M)) == 2
+
+
+def test_doctor_finds_this_installation_well(cli):
+    done = cli("doctor", "--json")
+    assert done.code == 0, done.out
+    found = {check["what"]: check for check in json.loads(done.out)}
+    assert found["torch"]["state"] == "ok" and found["ExecuTorch delegate"]["state"] == "ok"
+    assert all(check["remedy"] for check in found.values() if check["state"] != "ok")
+
+
+def test_no_color_when_piped_or_asked(cli):
+    assert "\x1b[" not in cli("ops").out
+
+
+@pytest.mark.slow
+def test_qat_is_not_worse_than_ptq_by_more_than_noise(cli):
+    """Quantization-aware training from the command line; on the full split it is part of the slow tests."""
+    done = cli("eval", "dscnn", "--use_qat", "--samples", "60", "--json")
+    assert done.code == 0, done.err
+    assert done.json["simulator"] >= 0.95
