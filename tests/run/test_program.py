@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from openneutron.compiled import CompiledProgram
+from openneutron.compiled import CompiledProgram, delegates
 from openneutron.options import CompileOptions
 from openneutron.package.payload import CHANNELS_LAST
 from openneutron.run.program import load_program
@@ -141,7 +141,7 @@ def test_inspect() -> None:
 
 
 def test_events_of_kernel_calls(tmp_path) -> None:
-    """Every kernel call is an event in ExecuTorch's ETDump."""
+    """Every kernel call is an event in ExecuTorch's ETDump, and has the handles of the nodes behind it."""
     from executorch.devtools import Inspector
 
     program = load_program(compiled(Plain).pte, etdump=True)
@@ -151,6 +151,9 @@ def test_events_of_kernel_calls(tmp_path) -> None:
         e for block in Inspector(etdump_path=str(tmp_path / "plain.etdp")).event_blocks for e in block.events
     ]
     calls = compiled(Plain).compiled[0].calls
+    (module,) = delegates(compiled(Plain).edge.graph_module)
+    handles = module.meta["debug_handle_map"]
+    assert list(handles) == list(range(len(calls))) and all(handles.values())
     assert sum(e.is_delegated_op is True and e.delegate_debug_identifier is not None for e in events) == len(
         calls
     )

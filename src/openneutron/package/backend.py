@@ -50,7 +50,7 @@ class NeutronBackend(BackendDetails):
         payload = build_payload(converted, *_ports(lowered), len(lowered.graph.inputs), options.use_profiling)
         return PreprocessResult(
             processed_bytes=pack(payload),
-            debug_handle_map=_debug_handles(edge_program),
+            debug_handle_map=_debug_handles(edge_program, lowered, converted),
             _delegate_info_meta=Partition(lowered, litert, converted),
         )
 
@@ -72,12 +72,21 @@ def _ports(lowered: Lowered) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
     return ports(lowered.input_channels_last), ports(lowered.output_channels_last)
 
 
-def _debug_handles(program: ExportedProgram) -> dict[int, tuple[int, ...]]:
-    """One handle for each node ExecuTorch gave one, so that its tools can name what the delegate holds."""
-    handles = sorted(
-        {n.meta["debug_handle"] for n in program.graph.nodes if n.meta.get("debug_handle") is not None}
-    )
-    return {i: (handle,) for i, handle in enumerate(handles)}
+def _debug_handles(
+    program: ExportedProgram, lowered: Lowered, converted: ConvertedModel
+) -> dict[int, tuple[int, ...]]:
+    """For each kernel call, by its number, the handles of its nodes; ExecuTorch's tools name them so."""
+    found = {n.name: n.meta.get("debug_handle") for n in program.graph.nodes}
+    handles = {name: handle for name, handle in found.items() if handle is not None}
+    if converted.compiled is None:  # the eiq converter does not tell what it made of which node
+        return {i: (handle,) for i, handle in enumerate(sorted(set(handles.values())))}
+    sources = {t.name: op.origin for op in lowered.graph.ops for t in op.outputs}
+    result = {}
+    for i, call in enumerate(converted.compiled.calls):
+        # The converter was given bytes: it knows operators by the tensors they write.
+        nodes = [node for tensor in call.origin for node in sources.get(tensor, (tensor,))]
+        result[i] = tuple(sorted({handles[node] for node in nodes if node in handles}))
+    return result
 
 
 def keep_intermediates(
