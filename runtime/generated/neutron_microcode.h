@@ -14,6 +14,7 @@
 
 #define NEUTRON_TARGET_IMXRT700 1u
 
+#ifndef NEUTRON_KERNEL_SELECTION /* a kernel-selection file has its own, of what it names */
 /* Positions in the kernel table. */
 typedef enum NeutronKernelKind {
     NEUTRON_KERNEL_WAIT = 0,
@@ -42,6 +43,7 @@ typedef enum NeutronKernelKind {
     NEUTRON_KERNEL_DEQUANTIZE = 23,
     NEUTRON_KERNEL_ARG_MAX = 24,
 } NeutronKernelKind;
+#endif
 
 /* Where a NeutronRef points. */
 typedef enum NeutronRegion {

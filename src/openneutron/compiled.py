@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Node
 from torch.utils.flop_counter import flop_registry
 
 from openneutron.compiler.result import CompiledGraph
+from openneutron.converter.kernel_selection import SUFFIX, kernel_selection_code
 from openneutron.files import write_atomically
 from openneutron.fx import overload
 from openneutron.litert.ir import Graph
@@ -85,10 +86,27 @@ class CompiledProgram:
         found = {kernel for graph in self.compiled for kernel in graph.kernels}
         return [kernel.name for kernel in sorted(found)]
 
+    @property
+    def kernel_selections(self) -> list[str]:
+        """The kernel-selection code of the program, if it was asked for: one file for all partitions.
+
+        What is in NXP's own files is not public, so those of the eiq converter stay one per partition.
+        """
+        codes = [p.converted.kernel_selection_code for p in self.partitions]
+        if len(self.compiled) == len(self.partitions) > 0 and None not in codes:
+            kernels = {kernel for graph in self.compiled for kernel in graph.kernels}
+            return [kernel_selection_code(kernels, self.partitions[0].converted.converter, self.target.name)]
+        return [code for code in codes if code is not None]
+
     def save(self, path: Path | str) -> Path:
-        """Write the .pte; nothing half-written is ever seen under its name."""
-        write_atomically(Path(path), self.pte)
-        return Path(path)
+        """Write the .pte, and beside it the kernel selection; nothing half-written is ever seen."""
+        path = Path(path)
+        write_atomically(path, self.pte)
+        codes = self.kernel_selections
+        for number, code in enumerate(codes):
+            part = f"_{number}" if len(codes) > 1 else ""
+            write_atomically(path.with_name(f"{path.stem}{part}{SUFFIX}"), code.encode())
+        return path
 
     def summary(self, path: Path | str | None = None) -> dict[str, Any]:
         """The figures as plain data: what `openneutron compile --json` prints."""

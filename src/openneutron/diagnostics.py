@@ -69,7 +69,7 @@ class CodeInfo:
 
 
 # 1xx target and options, 2xx support (rejects), 3xx LiteRT graph, 4xx converter and compiler,
-# 5xx runtime, 6xx command line and files.
+# 5xx runtime, 6xx command line and files, 7xx firmware.
 CODES: dict[str, CodeInfo] = {
     "ON101": CodeInfo("unknown target", "The target id is not one this version knows."),
     "ON102": CodeInfo(
@@ -184,6 +184,16 @@ CODES: dict[str, CodeInfo] = {
         "payload does not fit",
         "The payload was made by another converter, for another microcode format or for another target.",
     ),
+    "ON422": CodeInfo(
+        "kernel-selection file refused",
+        "The file is not one that OpenNeutron wrote, was edited by hand, or comes from another version. A "
+        "table that does not name what it should would only fail on the board.",
+    ),
+    "ON423": CodeInfo(
+        "kernel selections do not fit together",
+        "The files were written by different converter versions or for different targets; the kernels of one "
+        "firmware come from one version.",
+    ),
     "ON501": CodeInfo(
         "microcode unreadable", "The bytes are not an OpenNeutron microcode, or they are damaged."
     ),
@@ -240,5 +250,28 @@ CODES: dict[str, CodeInfo] = {
     ),
     "ON504": CodeInfo(
         "native library missing", "The C runtime is not built or not found beside the package."
+    ),
+    "ON701": CodeInfo(
+        "cross tools missing",
+        "Building firmware needs a C compiler for the Cortex-M, running it an emulator; both are free.",
+    ),
+    "ON702": CodeInfo("firmware does not build", "The cross compiler or the linker reported an error."),
+    "ON703": CodeInfo(
+        "firmware does not fit",
+        "Microcode and weights exceed the flash of the emulated board, or the pools exceed the SRAM given.",
+    ),
+    "ON704": CodeInfo(
+        "firmware failed",
+        "The firmware stopped with an error on the emulated Cortex-M33: the driver refused the program, the "
+        "processor faulted, or the emulator was stopped at its time limit.",
+    ),
+    "ON705": CodeInfo(
+        "firmware and host differ",
+        "An output of the emulated Cortex-M33 is not the host simulator's, byte for byte. This is a bug.",
+    ),
+    "ON706": CodeInfo(
+        "nothing to build firmware for",
+        "The program has no delegate that OpenNeutron's firmware runs: all operators stayed on the CPU, or "
+        "NXP's converter made the delegates.",
     ),
 }

@@ -45,7 +45,8 @@ class RefusedTarget:
 
 _NEUTRON_S = (
     "{chip} has a Neutron-S, which has its own controller and memory; "
-    "this backend compiles for Neutron-C, which the host CPU drives"
+    "this backend compiles for Neutron-C, which the host CPU drives. Kernel selection does not apply to it: "
+    "its microcode brings the kernels it uses"
 )
 _N1 = "{chip} has a Neutron N1-16; this backend compiles for the N3 generation only"
 

@@ -17,6 +17,7 @@ GROUPS = {
     "4": "Converter, compiler and payload",
     "5": "Runtime",
     "6": "Command line and files",
+    "7": "Firmware",
 }
 # What to do, where it does not depend on the case; the message itself has the rest.
 REMEDIES: dict[str, str] = {
@@ -53,6 +54,8 @@ REMEDIES: dict[str, str] = {
     "ON416": "Try the open converter; a model that takes this long is rarely converted at all.",
     "ON420": "Copy the .pte again, or compile the model again.",
     "ON421": "Compile again with the version and for the target the message names.",
+    "ON422": "Compile the model again with --dump_kernel_selection_code, or give its .pte to merge-kernels.",
+    "ON423": "Compile all models of an application with one version of openneutron, for one target.",
     "ON501": "Compile the model again.",
     "ON502": "Compile the model again with this version.",
     "ON503": "The message says which call and why; compile the model again with this version.",
@@ -71,6 +74,12 @@ REMEDIES: dict[str, str] = {
     "ON606": "`openneutron eval MODEL --data labelled.npz`.",
     "ON607": "`openneutron explain` lists all codes.",
     "ON699": "Run it again with --debug.",
+    "ON701": "Debian and Ubuntu: apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm.",
+    "ON702": "The compiler's own messages are in the error.",
+    "ON703": "Compile with --fetch_constants_to_sram or a smaller --sram; `firmware --sram` sets the budget.",
+    "ON704": "The message is the firmware's own; a kernel that is not linked is added by `merge-kernels`.",
+    "ON705": "Report it with the model, if you can share it.",
+    "ON706": "`openneutron compile` says why nodes stay on the CPU; firmware needs the open converter.",
 }
 
 

@@ -65,7 +65,9 @@ def header_text() -> str:
     ]
     lines += [f"#define NEUTRON_TARGET_{n.upper()} {i}u" for n, i in mc.TARGET_IDS.items()] + [""]
     kinds = [(k.name, int(k)) for k in mc.Kernel]
+    lines += ["#ifndef NEUTRON_KERNEL_SELECTION /* a kernel-selection file has its own, of what it names */"]
     lines += _enum("NeutronKernelKind", "NEUTRON_KERNEL_", kinds, "Positions in the kernel table.")
+    lines[-1:] = ["#endif", ""]
     regions = [(r.name, int(r)) for r in mc.Region]
     lines += _enum("NeutronRegion", "NEUTRON_REGION_", regions, "Where a NeutronRef points.")
     lines += _enum("NeutronDType", "NEUTRON_DTYPE_", [(d.name, int(d)) for d in mc.DType], "Element types.")

@@ -32,9 +32,9 @@ class OpenConverter:
             scratch_bytes=compiled.scratch_bytes,
         )
         name = "openneutron " + ".".join(map(str, compiled.program.converter_version))
-        selection = (
-            kernel_selection_code(compiled.kernels, name) if options.dump_kernel_selection_code else None
-        )
+        selection = None
+        if options.dump_kernel_selection_code:
+            selection = kernel_selection_code(compiled.kernels, name, target.name)
         return ConvertedModel(
             converter=name,
             microcode=compiled.microcode,
