@@ -136,7 +136,7 @@ def test_random_network(
 
 
 @pytest.mark.slow
-@settings(max_examples=80, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(
     steps=_STEPS,
     channels=st.integers(1, 6),
