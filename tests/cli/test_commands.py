@@ -16,8 +16,9 @@ from openneutron.ops import TABLE
 )
 def test_light_commands_do_not_import_torch(argv):
     code = (
-        "import sys; from openneutron.cli import main; code = main(sys.argv[1:]); heavy = {'torch', 'executorch',"
-        "'sklearn', 'ortools'}; print(sorted(heavy & sys.modules.keys()), file=sys.stderr)"
+        "import sys; from openneutron.cli import main; main(sys.argv[1:]);"
+        "heavy = {'torch', 'executorch', 'sklearn', 'ortools'};"
+        "print(sorted(heavy & sys.modules.keys()), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=60)
     assert done.stderr.strip() == "[]"

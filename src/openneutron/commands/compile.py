@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 NAME = "compile"
 HELP = "compile a model to a .pte and print a summary"
+REPORTS = (".html", ".json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     add_compile_options(parser)
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
-    parser.add_argument("--report", metavar="FILE.json", help="write the summary and every layer to a file")
+    parser.add_argument(
+        "--report", metavar="FILE", help="write the summary and every layer to a .html or .json file"
+    )
 
 
 def add_compile_options(parser: argparse.ArgumentParser) -> None:
@@ -103,8 +106,13 @@ def execute(args: argparse.Namespace) -> None:
     from openneutron.commands.progress import Steps
 
     steps = Steps()
-    if args.report and Path(args.report).suffix != ".json":
-        fail("ON104", "option --report", f"'{args.report}' has no known report format", "Known: .json")
+    if args.report and Path(args.report).suffix not in REPORTS:
+        fail(
+            "ON104",
+            "option --report",
+            f"'{args.report}' has no known report format",
+            f"Known: {', '.join(REPORTS)}",
+        )
     result = compile_source(args, load_model(args, steps), steps)
     if args.report:
         write_report(Path(args.report), result)
@@ -161,8 +169,6 @@ def compile_source(args: argparse.Namespace, source: Source, steps: Any) -> Resu
             )
     summary = summarize(program, output)
     program.save(output)
-    if args.dump_kernel_selection_code:
-        write_selection(program, output)
     return Result(output, program, quantized, summary)
 
 
@@ -197,31 +203,17 @@ def output_path(given: str | None, name: str) -> Path:
 
 
 def write_report(path: Path, result: Result) -> None:
-    """The summary and every layer, as JSON."""
+    """The summary and every layer, as a web page or as JSON."""
     from openneutron.files import write_atomically
+    from openneutron.report.html import render_html
     from openneutron.report.summary import layers
+
+    data = {**result.summary, "layers": layers(result.program)}
+    text = render_html(data) if path.suffix == ".html" else json.dumps(data, indent=2)
 
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(
-        path, json.dumps({**result.summary, "layers": layers(result.program)}, indent=2).encode()
-    )
-
-
-def write_selection(program: CompiledProgram, output: Path) -> None:
-    """The kernel-selection file of each partition, or one for all where we know the kernels."""
-    from openneutron.files import write_atomically
-
-    codes = [p.converted.kernel_selection_code for p in program.partitions]
-    if program.compiled and len(codes) > 1:
-        from openneutron.converter.kernel_selection import kernel_selection_code
-
-        kernels = {kernel for graph in program.compiled for kernel in graph.kernels}
-        codes = [kernel_selection_code(kernels, program.partitions[0].converted.converter)]
-    for number, code in enumerate(codes):
-        if code is not None:
-            part = f"_{number}" if len(codes) > 1 else ""
-            write_atomically(output.with_name(f"{output.stem}{part}_kernel_selection.c"), code.encode())
+    write_atomically(path, text.encode())
 
 
 def _load_library(path: str) -> None:

@@ -150,7 +150,8 @@ class NeutronPartitioner(Partitioner):
         return kept, rejected
 
     def _excluded(self, node: Node) -> Reject | None:
-        names = spellings(op_name(node))
+        # What the user wrote may be the operator before it was decomposed: conv2d is convolution here.
+        names = spellings(op_name(node)).union(*map(spellings, _ancestor_ops(node)))
         match = next((n for n in self.options.operators_not_to_delegate if n in names), None)
         if match is not None:
             return Reject("ON204", f"The user excludes {match}", "Remove it from operators_not_to_delegate.")
@@ -184,12 +185,20 @@ class NeutronPartitioner(Partitioner):
 
 def _ancestry(node: Node) -> list[str]:
     """Names of the nodes that earlier graphs had in this one's place, as torch.export records them."""
-    names, pending = [], list(node.meta.get("from_node", ()))
+    return [source.name for source in _sources(node)]
+
+
+def _ancestor_ops(node: Node) -> set[str]:
+    """The operators those nodes called."""
+    return {source.target for source in _sources(node) if source.target.startswith("aten.")}
+
+
+def _sources(node: Node) -> list[Any]:
+    found, pending = [], list(node.meta.get("from_node", ()))
     while pending:
-        source = pending.pop()
-        names.append(source.name)
+        found.append(source := pending.pop())
         pending += source.from_node
-    return names
+    return found
 
 
 def _aliases(op: torch._ops.OpOverload) -> bool:

@@ -1,0 +1,60 @@
+"""The seed manual's commands, from the repository root's code, in an empty folder."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(folder, *words):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON_EXECUTABLE": sys.executable}
+    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=500)
+
+
+def example(folder, *options):
+    return run(folder, sys.executable, "-m", "examples.nxp.aot_neutron_compile", *options)
+
+
+def test_options_are_translated():
+    sys.path.insert(0, str(ROOT))
+    try:
+        from examples.nxp.aot_neutron_compile import command, parse
+    finally:
+        sys.path.remove(str(ROOT))
+    assert command(parse(["-q", "-d", "-m", "cifar10", "-r", "--use_qat"])) == [
+        "compile", "cifar10", "-o", "cifar10_nxp_delegate.pte", "--target", "imxrt700", "--quantize",
+        "--delegate", "--use_qat", "-r",
+    ]  # fmt: skip
+    assert command(parse(["-m", "sub/own.py:net", "-t"]))[:4] == ["eval", "sub/own.py:net", "-o", "own.pte"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--use_channels_last_dim_order", "--dump_kernel_selection_code", "--visualize", "store"),
+        ("--fetch_constants_to_sram", "-r", "--operators_not_to_delegate", "aten::max_pool2d"),
+        ("--use_random_dataset", "--test"),
+    ],
+)
+def test_cifar10(tmp_path, options):
+    done = example(tmp_path, "--quantize", "--delegate", "-m", "cifar10", *options)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "cifar10_nxp_delegate.pte").stat().st_size > 90_000
+    if "--visualize" in options:
+        page = (tmp_path / "cifar10_nxp_delegate.html").read_text()
+        assert page.startswith("<!doctype html>") and "conv_2d" in page
+        assert "CONV_2D" in (tmp_path / "cifar10_nxp_delegate_kernel_selection.c").read_text()
+    if "--operators_not_to_delegate" in options:
+        assert "ON204" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_shell_script(tmp_path):
+    done = run(tmp_path, str(ROOT / "examples/nxp/aot_neutron_compile.sh"), "cifar10")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "cifar10_nxp_delegate.pte").exists()
