@@ -385,7 +385,7 @@ CONV1D = OpSpec(
     lower_convolution,
     cases=_CONV1D_CASES,
     fuses_activation=True,
-    requires=COMMON,
+    requires=_REQUIRES,
 )
 CONV_TRANSPOSE = OpSpec(
     ("aten.conv_transpose2d.input", "aten.conv_transpose1d.default"),
@@ -393,7 +393,7 @@ CONV_TRANSPOSE = OpSpec(
     lower_convolution,
     cases=_TRANSPOSED_CASES,
     fuses_activation=True,
-    requires=COMMON,
+    requires=_REQUIRES,
 )
 
 ENTRIES = (CONVOLUTION, CONV1D, CONV_TRANSPOSE)

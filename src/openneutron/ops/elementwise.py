@@ -242,7 +242,6 @@ BATCH_NORM = OpSpec(
     (
         "aten.batch_norm.default",
         "aten._native_batch_norm_legit_no_training.default",
-        "aten._native_batch_norm_legit.no_stats",
     ),
     Observed(inputs=("input",)),
     _lower_batch_norm,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -46,22 +47,20 @@ def _mode(call: Call) -> Padding | None:
     return padding_mode(list(shape[2:]), list(out[2:]), _kernel(call), _stride(call), _padding(call))
 
 
+def _window_options(mode: Padding, kernel: list[int], stride: list[int]) -> dict[str, Any]:
+    return {
+        "padding": mode,
+        "filterHeight": kernel[0],
+        "filterWidth": kernel[1],
+        "strideH": stride[0],
+        "strideW": stride[1],
+        "fusedActivationFunction": Activation.NONE,
+    }
+
+
 def _pool(b: Builder, kind: Builtin, x: Tensor, out: tuple[int, ...], call: Call, mode: Padding) -> Tensor:
-    kernel, stride = _kernel(call), _stride(call)
-    y = b.op(
-        kind,
-        [b.to_channels_last(x)],
-        (out[0], out[2], out[3], out[1]),
-        quant_of(call),
-        options={
-            "padding": mode,
-            "filterHeight": kernel[0],
-            "filterWidth": kernel[1],
-            "strideH": stride[0],
-            "strideW": stride[1],
-            "fusedActivationFunction": Activation.NONE,
-        },
-    )
+    options = _window_options(mode, _kernel(call), _stride(call))
+    y = b.op(kind, [b.to_channels_last(x)], (out[0], out[2], out[3], out[1]), quant_of(call), options=options)
     return b.reshape(b.to_channels_first(y), call.out.shape)
 
 
@@ -104,8 +103,64 @@ def _lower_avg_pool(at: Lowering, call: Call) -> Tensor:
             x.quant,
         )
         mode = Padding.VALID
-    assert mode is not None
+    if mode is None:
+        return _banded_average(b, x, out, call)
     return _pool(b, Builtin.AVERAGE_POOL_2D, x, out, call, mode)
+
+
+@dataclass(frozen=True)
+class _Band:
+    """Neighbouring windows along one dimension that read `start` to `stop`, none cut by the border."""
+
+    start: int
+    stop: int
+    kernel: int
+    stride: int
+    count: int
+
+
+def _bands(size: int, out: int, kernel: int, stride: int, before: int) -> list[_Band]:
+    """Windows in order: whole ones together, each that the border cuts by itself."""
+    bands: list[_Band] = []
+    for i in range(out):
+        start, stop = max(i * stride - before, 0), min(i * stride - before + kernel, size)
+        last = bands[-1] if bands else None
+        if last is not None and last.kernel == kernel == stop - start:
+            bands[-1] = _Band(last.start, stop, kernel, stride, last.count + 1)
+        else:
+            bands.append(_Band(start, stop, stop - start, stride, 1))
+    return bands
+
+
+def _banded_average(b: Builder, x: Tensor, out: tuple[int, ...], call: Call) -> Tensor:
+    """Padding neither counted nor SAME: each band of windows is pooled without padding, then joined."""
+    x = b.to_channels_last(x)
+    n, height, width, channels = x.shape
+    kernel, stride, before = _kernel(call), _stride(call), _padding(call)
+    rows = []
+    for r in _bands(height, out[2], kernel[0], stride[0], before[0]):
+        pieces = []
+        for c in _bands(width, out[3], kernel[1], stride[1], before[1]):
+            shape = (n, r.stop - r.start, c.stop - c.start, channels)
+            part = x
+            if shape != x.shape:
+                part = b.op(
+                    Builtin.SLICE, [x, b.ints((0, r.start, c.start, 0)), b.ints(shape)], shape, x.quant
+                )
+            options = _window_options(Padding.VALID, [r.kernel, c.kernel], [r.stride, c.stride])
+            pooled = (n, r.count, c.count, channels)
+            pieces.append(b.op(Builtin.AVERAGE_POOL_2D, [part], pooled, x.quant, options=options))
+        rows.append(_join(b, pieces, 2))
+    return b.reshape(b.to_channels_first(_join(b, rows, 1)), call.out.shape)
+
+
+def _join(b: Builder, parts: list[Tensor], axis: int) -> Tensor:
+    if len(parts) == 1:
+        return parts[0]
+    shape = list(parts[0].shape)
+    shape[axis] = sum(p.shape[axis] for p in parts)
+    options = {"axis": axis, "fusedActivationFunction": Activation.NONE}
+    return b.op(Builtin.CONCATENATION, list(parts), shape, parts[0].quant, options=options)
 
 
 def _ceil_counts_outside(call: Call) -> bool:
@@ -127,17 +182,6 @@ _AVG_REQUIRES = (
         lambda c: c["divisor_override"],
         hint="Multiply the result by a constant instead.",
         violated_by=Case("divisor", lambda torch: torch.nn.AvgPool2d(2, divisor_override=3), ((1, 2, 4, 4),)),
-    ),
-    Constraint(
-        "Padding that is not counted must equal SAME padding",
-        lambda c: _counts_padding(c) or _mode(c) is not None,
-        _padding,
-        hint="Set count_include_pad=True, or pad so that the output has ceil(input / stride) rows.",
-        violated_by=Case(
-            "odd padding",
-            lambda torch: torch.nn.AvgPool2d(3, padding=1, stride=3, count_include_pad=False),
-            ((1, 2, 9, 9),),
-        ),
     ),
     Constraint(
         "ceil_mode with counted padding must not reach beyond it",
@@ -179,6 +223,17 @@ AVG_POOL = OpSpec(
     _pool_cases("AvgPool2d", (7, 8))
     + _pool_cases("AvgPool1d", (9,))
     + (
+        Case(
+            "not counted, stride 2",
+            as_layer("AvgPool2d", 3, stride=2, padding=1, count_include_pad=False),
+            ((1, 3, 8, 9),),
+            channels_last=True,
+        ),
+        Case(
+            "not counted, ceil",
+            as_layer("AvgPool2d", (3, 5), stride=2, padding=(1, 2), ceil_mode=True, count_include_pad=False),
+            ((1, 3, 8, 8),),
+        ),
         Case(
             "not counted",
             as_layer("AvgPool2d", 3, stride=1, padding=1, count_include_pad=False),
