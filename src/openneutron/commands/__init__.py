@@ -5,7 +5,18 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Protocol
 
-from openneutron.commands import compare, compile, disasm, doctor, evaluate, explain, merge_kernels, ops, run
+from openneutron.commands import (
+    compare,
+    compile,
+    disasm,
+    doctor,
+    evaluate,
+    explain,
+    firmware,
+    merge_kernels,
+    ops,
+    run,
+)
 
 
 class Command(Protocol):
@@ -22,4 +33,15 @@ class Command(Protocol):
         """Do it; None and 0 mean done."""
 
 
-COMMANDS: tuple[Command, ...] = (compile, run, evaluate, compare, ops, explain, disasm, merge_kernels, doctor)
+COMMANDS: tuple[Command, ...] = (
+    compile,
+    run,
+    evaluate,
+    compare,
+    ops,
+    explain,
+    disasm,
+    merge_kernels,
+    firmware,
+    doctor,
+)

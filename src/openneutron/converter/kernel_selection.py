@@ -49,7 +49,7 @@ class KernelSelection:
 #include "neutron.h"
 
 #if NEUTRON_FORMAT_VERSION != {FORMAT_VERSION} || NEUTRON_KERNEL_KINDS != {len(Kernel)}
-#error "this kernel selection is for microcode format {FORMAT_VERSION}, {len(Kernel)} kernels; the runtime differs"
+#error "this selection is for microcode format {FORMAT_VERSION}, {len(Kernel)} kernels; the runtime differs"
 #endif
 
 typedef enum NeutronKernelKind {{
@@ -90,7 +90,7 @@ def merge_selections(named: Sequence[tuple[str, KernelSelection]]) -> KernelSele
 def read_selection(text: str, where: str) -> KernelSelection:
     """The selection a file holds, as far as it can be read; `check_unedited` tells whether it is whole."""
     lines = text.splitlines()
-    fields = dict(match.groups() for match in map(_FIELD.match, lines[:8]) if match)
+    fields = {match[1]: match[2] for match in map(_FIELD.match, lines[:8]) if match}
     if set(fields) != {"converter", "target"}:
         shown = lines[0].strip()[:60] if lines else ""
         fail(

@@ -1,0 +1,161 @@
+/* Runs every delegate of a program once: inputs from inputs.bin, outputs to outputs.bin, a report as text.
+ *
+ * neutron_pools.h and program.S are made for each program by `openneutron firmware`: how much memory it needs, and its
+ * microcode and weights. inputs.bin has the inputs of all delegates one after the other, outputs.bin their
+ * outputs. The lines of the report are read by openneutron.firmware.emulator.
+ */
+#include <string.h>
+
+#include "board.h"
+#include "neutron.h"
+#include "neutron_pools.h"
+#include "program.h"
+#include "semihosting.h"
+
+/* Weights that are prefetched are read by the copy callback only; others by the kernels, where they lie. */
+#ifndef FIRMWARE_CLOSE_WEIGHTS
+#define FIRMWARE_CLOSE_WEIGHTS(model) ((model)->prefetch_bytes != 0)
+#endif
+
+#define PORTS 255u /* the payload format has no more */
+#define POOL(bytes) ((bytes) != 0 ? (bytes) : 16u)
+#define POOL_SECTION __attribute__((section(".pools"), aligned(16)))
+
+static uint8_t scratch_pool[POOL(NEUTRON_SCRATCH_BYTES)] POOL_SECTION;
+static uint8_t prefetch_pool[POOL(NEUTRON_PREFETCH_BYTES)] POOL_SECTION;
+static uint8_t input_pool[POOL(NEUTRON_INPUT_BYTES)] POOL_SECTION;
+static uint8_t output_pool[POOL(NEUTRON_OUTPUT_BYTES)] POOL_SECTION;
+
+static NeutronConstBuffer inputs[PORTS];
+static NeutronBuffer outputs[PORTS];
+
+/* Calls and ticks of every kernel of a delegate. */
+typedef struct {
+    uint64_t began, ticks[NEUTRON_KERNEL_KINDS];
+    uint32_t calls[NEUTRON_KERNEL_KINDS];
+    bool closed;
+} Meter;
+
+static Meter meter;
+
+static void trace(void *context, uint32_t call, uint32_t kernel, int begin) {
+    Meter *m = (Meter *)context;
+    (void)call;
+    uint64_t now = board_ticks();
+    if (begin) {
+        m->began = board_ticks();
+    } else {
+        m->ticks[kernel] += now - m->began;
+        ++m->calls[kernel];
+    }
+}
+
+static int32_t copy(void *context, void *destination, const void *source, size_t bytes, uint32_t channel) {
+    const Meter *m = (const Meter *)context;
+    (void)channel; /* a board would start a DMA on it, and wait for it in the wait callback */
+    board_open_weights(true);
+    memcpy(destination, source, bytes);
+    board_open_weights(!m->closed);
+    return 0;
+}
+
+static void text_and_number(const char *text, uint64_t number) {
+    semihosting_text(text);
+    semihosting_number(number);
+}
+
+static bool failed(uint32_t delegate, const char *what, const char *why) {
+    text_and_number("error delegate ", delegate);
+    semihosting_text(": ");
+    semihosting_text(what);
+    semihosting_text(": ");
+    semihosting_text(why);
+    semihosting_text("\n");
+    return false;
+}
+
+static size_t padded(size_t bytes) { return (bytes + 15u) & ~(size_t)15u; }
+
+static bool read_inputs(const NeutronModel *model, int32_t file) {
+    size_t at = 0;
+    for (uint32_t i = 0; i < model->input_count; ++i) {
+        size_t bytes = model->inputs[i].bytes;
+        if (at + bytes > sizeof input_pool || !semihosting_read(file, input_pool + at, bytes)) return false;
+        inputs[i] = (NeutronConstBuffer){input_pool + at, bytes};
+        at += padded(bytes);
+    }
+    return true;
+}
+
+static bool write_outputs(const NeutronModel *model, int32_t file) {
+    for (uint32_t i = 0; i < model->output_count; ++i) {
+        if (!semihosting_write(file, outputs[i].data, outputs[i].bytes)) return false;
+    }
+    return true;
+}
+
+static void place_outputs(const NeutronModel *model) {
+    size_t at = 0;
+    for (uint32_t i = 0; i < model->output_count; ++i) {
+        outputs[i] = (NeutronBuffer){output_pool + at, model->outputs[i].bytes};
+        at += padded(model->outputs[i].bytes);
+    }
+}
+
+static void report(uint32_t delegate) {
+    for (uint32_t kind = 0; kind < NEUTRON_KERNEL_KINDS; ++kind) {
+        if (meter.calls[kind] == 0) continue;
+        text_and_number("kernel ", delegate);
+        semihosting_text(" ");
+        semihosting_text(neutron_kernel_name(kind));
+        text_and_number(" ", meter.calls[kind]);
+        text_and_number(" ", meter.ticks[kind]);
+        semihosting_text("\n");
+    }
+}
+
+static bool run_delegate(uint32_t number, int32_t from, int32_t to) {
+    const FirmwareDelegate *delegate = &firmware_delegates[number];
+    NeutronImage image = {{delegate->microcode, delegate->microcode_bytes},
+                          {delegate->weights, delegate->weights_bytes},
+                          1};
+    static NeutronModel model;
+    static char text[160];
+    board_open_weights(true); /* preparing verifies their checksum */
+    NeutronStatus status = neutron_prepare(&model, &image);
+    if (status != NEUTRON_STATUS_OK) {
+        return failed(number, "prepare", neutron_describe(&model, status, text, sizeof text));
+    }
+    if (from < 0 || !read_inputs(&model, from)) return failed(number, "inputs", "inputs.bin is missing or too short");
+    place_outputs(&model);
+    memset(&meter, 0, sizeof meter);
+    meter.closed = FIRMWARE_CLOSE_WEIGHTS(&model);
+    NeutronHooks hooks = {.context = &meter, .copy = copy, .trace = trace};
+    NeutronRun run = {.inputs = inputs,
+                      .input_count = model.input_count,
+                      .outputs = outputs,
+                      .output_count = model.output_count,
+                      .scratch = {scratch_pool, NEUTRON_SCRATCH_BYTES},
+                      .prefetch = {prefetch_pool, NEUTRON_PREFETCH_BYTES},
+                      .hooks = &hooks};
+    board_open_weights(!meter.closed);
+    status = neutron_run(&model, &run);
+    board_open_weights(true);
+    if (status != NEUTRON_STATUS_OK) {
+        return failed(number, "run", neutron_describe(&model, status, text, sizeof text));
+    }
+    report(number);
+    return to >= 0 && write_outputs(&model, to) ? true : failed(number, "outputs", "outputs.bin cannot be written");
+}
+
+int main(void) {
+    board_protect();
+    int32_t from = semihosting_open("inputs.bin", SEMIHOSTING_READ);
+    int32_t to = semihosting_open("outputs.bin", SEMIHOSTING_WRITE);
+    bool ok = true;
+    for (uint32_t i = 0; ok && i < NEUTRON_DELEGATES; ++i) ok = run_delegate(i, from, to);
+    if (to >= 0) semihosting_close(to);
+    text_and_number("stack ", board_stack_bytes());
+    semihosting_text(ok ? "\ndone\n" : "\n");
+    return ok ? 0 : 1;
+}

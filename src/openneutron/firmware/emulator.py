@@ -1,0 +1,158 @@
+"""Running a firmware under QEMU, and comparing what it computes with the host's simulator.
+
+QEMU counts instructions: with `-icount shift=0` each takes one nanosecond of its clock, which the firmware
+reads as SysTick. They are instructions, not cycles: QEMU does not know how long a Cortex-M33 takes for each.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from openneutron.diagnostics import fail
+from openneutron.firmware.build import Firmware, find_tool
+from openneutron.firmware.program import FirmwareDelegate, FirmwareProgram
+from openneutron.run.native import NativeModel
+
+MACHINE = ("-M", "mps2-an505", "-cpu", "cortex-m33", "-display", "none", "-monitor", "none",
+           "-serial", "none", "-semihosting-config", "enable=on,target=native",
+           "-icount", "shift=0")  # fmt: skip
+TICK = 50  # nanoseconds, so instructions, of the board's 20 MHz clock: the counts are exact to that
+_KERNEL = re.compile(r"^kernel (\d+) (\w+) (\d+) (\d+)$", re.MULTILINE)
+_STACK = re.compile(r"^stack (\d+)$", re.MULTILINE)
+_PROBLEM = re.compile(r"^(?:error|fault) .*$", re.MULTILINE)
+Arrays = list[np.ndarray]
+
+
+@dataclass(frozen=True)
+class KernelCount:
+    """What one kernel of one delegate took."""
+
+    delegate: int
+    kernel: str
+    calls: int
+    instructions: int
+
+
+@dataclass(frozen=True)
+class FirmwareRun:
+    """What a run under QEMU yielded."""
+
+    outputs: list[Arrays] = field(repr=False)  # of every delegate
+    counts: tuple[KernelCount, ...]
+    stack_bytes: int
+
+    @property
+    def instructions(self) -> int:
+        """Of all kernels."""
+        return sum(count.instructions for count in self.counts)
+
+
+def run_firmware(firmware: Firmware, inputs: Sequence[Arrays], timeout: float = 600.0) -> FirmwareRun:
+    """Run an image on the inputs of every delegate."""
+    folder, where = firmware.folder, firmware.image.name
+    emulator = find_tool("qemu-system-arm")
+    (folder / "inputs.bin").write_bytes(b"".join(a.tobytes() for arrays in inputs for a in arrays))
+    (folder / "outputs.bin").unlink(missing_ok=True)
+    try:
+        done = subprocess.run(
+            [emulator, *MACHINE, "-kernel", where],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+        )
+    except subprocess.TimeoutExpired:
+        fail("ON704", where, f"did not end within {timeout:g} s", "Try a smaller model.")
+    report = done.stdout + done.stderr
+    if done.returncode != 0 or "\ndone\n" not in report:
+        problem = _PROBLEM.search(report)
+        fail("ON704", where, problem[0] if problem else f"the emulator said: {report.strip()[-300:]}",
+             "Link the kernel, if one is missing: openneutron merge-kernels.")  # fmt: skip
+    counts = tuple(
+        KernelCount(int(d), kernel, int(calls), int(ticks) * TICK)
+        for d, kernel, calls, ticks in _KERNEL.findall(report)
+    )
+    stack = _STACK.search(report)
+    raw = (folder / "outputs.bin").read_bytes()
+    return FirmwareRun(_outputs(firmware.program, raw), counts, int(stack[1]) if stack else 0)
+
+
+def run_host(program: FirmwareProgram, inputs: Sequence[Arrays]) -> list[Arrays]:
+    """The host simulator's outputs for the same inputs."""
+    return [
+        NativeModel(d.microcode, d.weights, f"delegate {i}").run(inputs[i])
+        for i, d in enumerate(program.delegates)
+    ]
+
+
+def compare(program: FirmwareProgram, target: Sequence[Arrays], host: Sequence[Arrays]) -> int:
+    """How many bytes were compared; the first difference is a diagnostic."""
+    total = 0
+    for d, (ours, theirs) in enumerate(zip(target, host, strict=True)):
+        for o, (one, two) in enumerate(zip(ours, theirs, strict=True)):
+            a, b = (np.frombuffer(x.tobytes(), np.uint8) for x in (one, two))
+            if a.size != b.size or (a != b).any():
+                wrong = int((a != b).sum()) if a.size == b.size else b.size
+                where = f"{program.name}: delegate {d}, output {o}"
+                fail("ON705", where, f"{wrong} of {b.size} bytes differ",
+                     "Please report it with the program.")  # fmt: skip
+            total += a.size
+    return total
+
+
+def random_inputs(program: FirmwareProgram, seed: int = 0) -> list[Arrays]:
+    """Inputs of the right shapes and types for every delegate."""
+    generator = np.random.default_rng(seed)
+    return [[_random(generator, shape, dtype) for shape, dtype in d.inputs] for d in program.delegates]
+
+
+def given_inputs(program: FirmwareProgram, arrays: Sequence[np.ndarray]) -> list[Arrays]:
+    """Arrays a user gave, in the order of the delegates and their inputs."""
+    wanted = [(d, shape, dtype) for d in program.delegates for shape, dtype in d.inputs]
+    listing = ", ".join(f"{dtype}{list(shape)}" for _, shape, dtype in wanted)
+    hint = f"The delegates take, in order: {listing}."
+    if len(arrays) != len(wanted):
+        fail("ON514", program.name, f"{len(arrays)} inputs given, the delegates have {len(wanted)}", hint)
+    result: dict[int, Arrays] = {id(d): [] for d in program.delegates}
+    for i, (array, (delegate, shape, dtype)) in enumerate(zip(arrays, wanted, strict=True)):
+        if array.shape != shape or array.dtype != dtype:
+            fail("ON514", program.name, f"input {i} is {array.dtype}{list(array.shape)}", hint)
+        result[id(delegate)].append(np.ascontiguousarray(array))
+    return [result[id(d)] for d in program.delegates]
+
+
+def _outputs(program: FirmwareProgram, raw: bytes) -> list[Arrays]:
+    wanted = sum(_nbytes(shape, dtype) for d in program.delegates for shape, dtype in d.outputs)
+    if len(raw) != wanted:
+        fail("ON704", program.name, f"the firmware wrote {len(raw)} bytes of outputs, not {wanted}")
+    at = 0
+
+    def take(delegate: FirmwareDelegate) -> Arrays:
+        nonlocal at
+        arrays = []
+        for shape, dtype in delegate.outputs:
+            size = _nbytes(shape, dtype)
+            arrays.append(np.frombuffer(raw[at : at + size], dtype).reshape(shape))
+            at += size
+        return arrays
+
+    return [take(d) for d in program.delegates]
+
+
+def _nbytes(shape: tuple[int, ...], dtype: np.dtype) -> int:
+    return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+
+
+def _random(generator: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    if dtype.kind == "f":
+        return generator.standard_normal(shape).astype(dtype)
+    if dtype.kind == "b":
+        return generator.integers(0, 2, shape).astype(dtype)
+    return generator.integers(-128 if dtype.kind == "i" else 0, 128, shape).astype(dtype)
