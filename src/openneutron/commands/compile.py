@@ -210,7 +210,6 @@ def write_report(path: Path, result: Result) -> None:
 
     data = {**result.summary, "layers": layers(result.program)}
     text = render_html(data) if path.suffix == ".html" else json.dumps(data, indent=2)
-
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text.encode())

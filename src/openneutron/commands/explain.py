@@ -23,7 +23,7 @@ GROUPS = {
 REMEDIES: dict[str, str] = {
     "ON101": "`NeutronTargetSpec` and --target take the ids that the message lists.",
     "ON102": "Compile for imxrt700, or use NXP's own tools for the chip.",
-    "ON103": "The message suggests the nearest name. docs/options.md lists all options.",
+    "ON103": "The message suggests the nearest name. docs/partitioner.md lists all options.",
     "ON104": "The message says what was expected.",
     "ON105": "Write aten::add, aten::add.Tensor or aten.add; `openneutron ops` lists the names.",
     "ON106": "The message lists all names. For own models use FILE.py:CALLABLE.",

@@ -1,0 +1,76 @@
+"""The documentation is run: every bash and python block of a page, in order, in one empty folder."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from openneutron.commands import COMMANDS
+from openneutron.commands.explain import markdown as troubleshooting
+from openneutron.commands.ops import markdown as operators
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """The blocks of a page that can be run; python blocks in a row are one program."""
+    found: list[tuple[str, str]] = []
+    for kind, body in BLOCK.findall(page.read_text()):
+        if kind == "python" and page.name == "CONTRIBUTING.md":
+            continue  # an excerpt of the operator table
+        if kind in ("bash", "python"):
+            if found and kind == "python" and any(k == "python" for k, _ in found):
+                body = next(b for k, b in reversed(found) if k == "python") + body
+            found.append((kind, body))
+    return found
+
+
+def runnable() -> list[Path]:
+    return [page for page in PAGES if blocks(page)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", runnable(), ids=lambda p: p.name)
+def test_every_block_runs(page, tmp_path):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHON_EXECUTABLE": sys.executable}
+    for kind, body in blocks(page):
+        command = ["bash", "-euo", "pipefail", "-c", body] if kind == "bash" else [sys.executable, "-c", body]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500
+        )
+        assert done.returncode == 0, f"{body}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page):
+    for target in LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_commands_that_are_only_shown_exist(page):
+    """Console blocks need the repository or a fresh machine; what they name must be there."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    names = {command.NAME for command in COMMANDS}
+    shown = [body for kind, body in BLOCK.findall(page.read_text()) if kind == "console"]
+    for line in re.findall(r"^\$ (.*)", "\n".join(shown), re.M):
+        words = line.split()
+        if words[0] == "make":
+            assert words[1] in targets, line
+        if words[0] == "openneutron":
+            assert words[1] in names, line
+
+
+def test_generated_pages_are_up_to_date():
+    remedy = "run: openneutron ops|explain --markdown > docs/operators.md|troubleshooting.md"
+    assert (ROOT / "docs/operators.md").read_text() == operators(), remedy
+    assert (ROOT / "docs/troubleshooting.md").read_text() == troubleshooting(), remedy
