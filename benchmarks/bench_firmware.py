@@ -1,0 +1,94 @@
+"""Size of the firmware for a Cortex-M33: all kernels against selected ones, per model and for two merged.
+
+Kernel code is that of the kernels and of what only they call, from the linker's map; text is all code and
+constants of the image without microcode and weights. Instructions are QEMU's count for one inference; the
+outputs are compared with the host's.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from networks import NETWORKS
+
+from openneutron.compiler.compile import compile_graph
+from openneutron.compiler.microcode import Kernel
+from openneutron.converter.kernel_selection import KernelSelection, merge_selections
+from openneutron.firmware.build import Firmware, build_firmware, build_library
+from openneutron.firmware.emulator import compare, random_inputs, run_firmware, run_host
+from openneutron.firmware.program import FirmwareDelegate, FirmwareProgram
+from openneutron.options import CompileOptions
+from openneutron.target import DEFAULT_TARGET, find_target
+
+CONVERTER = "openneutron"
+MERGED = ("CifarNet", "DS-CNN (MLPerf Tiny)")
+LEVELS = ("-O2", "-Os")
+MOST_MACS = 50_000_000  # larger networks are built, but not run
+
+
+def main() -> None:
+    """Print a table for each optimisation level."""
+    programs, macs = {}, {}
+    for name, make in NETWORKS.items():
+        try:
+            graph = compile_graph(make(), find_target(DEFAULT_TARGET), CompileOptions())
+        except FileNotFoundError as error:
+            print(f"{name}: skipped, {error.filename} is absent")
+            continue
+        delegate = FirmwareDelegate(graph.microcode, graph.weights, graph.program)
+        file_name = "".join(c if c.isalnum() else "_" for c in name)
+        programs[name] = FirmwareProgram(file_name, (delegate,), (), 0, CONVERTER)
+        macs[name] = graph.macs
+    with tempfile.TemporaryDirectory() as place:
+        for level in LEVELS:
+            folder = Path(place) / level.strip("-")
+            library = build_library(folder / "library", level)
+            first = next(iter(programs.values()))
+            full = build_firmware(first, folder / "full", library=library, optimize=level)
+            print(f"\n{level}")
+            heads = f"{'kernels':>8}{'kernel code':>12}{'of all':>8}{'text':>8}{'instructions':>15}"
+            print(f"{'linked for':<40}{heads}")
+            _row("all kernels", full, full)
+            for name, program in programs.items():
+                firmware = _build(program, program.kernels, folder / program.name, library, level)
+                _row(name, firmware, full, _instructions(firmware) if macs[name] <= MOST_MACS else None)
+            if set(MERGED) <= set(programs):
+                kernels = _merged([programs[name] for name in MERGED])
+                firmware = _build(programs[MERGED[0]], kernels, folder / "merged", library, level)
+                _row(" and ".join(MERGED), firmware, full)
+
+
+def _selection(kernels: frozenset[Kernel]) -> KernelSelection:
+    return KernelSelection(CONVERTER, DEFAULT_TARGET, kernels)
+
+
+def _merged(programs: list[FirmwareProgram]) -> frozenset[Kernel]:
+    return merge_selections([(p.name, _selection(p.kernels)) for p in programs]).kernels
+
+
+def _build(
+    program: FirmwareProgram, kernels: frozenset[Kernel], folder: Path, library: Path, level: str
+) -> Firmware:
+    folder.mkdir(parents=True)
+    selection = folder / "some_kernel_selection.c"
+    selection.write_text(_selection(kernels).code())
+    return build_firmware(program, folder, selection=selection, library=library, optimize=level)
+
+
+def _instructions(firmware: Firmware) -> int:
+    inputs = random_inputs(firmware.program)
+    run = run_firmware(firmware, inputs)
+    compare(firmware.program, run.outputs, run_host(firmware.program, inputs))
+    return run.instructions
+
+
+def _row(name: str, firmware: Firmware, full: Firmware, instructions: int | None = None) -> None:
+    size = firmware.size
+    share = size.kernel_text / full.size.kernel_text
+    print(f"{name:<40}{len(size.kernels):>8}{size.kernel_text:>12,}{share:>8.1%}{size.text:>8,}"
+          f"{'' if instructions is None else f'{instructions:,}':>15}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
