@@ -31,4 +31,4 @@ class Steps:
 
     def note(self, text: str) -> None:
         """A remark."""
-        self.console.print(f"note: {text}", style="yellow")
+        self.console.print(f"note: {text}", style="yellow", soft_wrap=True)

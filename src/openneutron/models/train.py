@@ -56,7 +56,8 @@ def fine_tune(
 ) -> None:
     """Quantization-aware fine-tuning, in place, of a model whose result is logits or probabilities.
 
-    An exported model has the batch size it was exported with, here one: gradients of several samples are added up.
+    An exported model has the batch size it was exported with, here one: gradients of several samples are
+    added up.
     """
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.SGD(module.parameters(), lr=1e-4, momentum=0.9)

@@ -9,14 +9,14 @@ from torch.fx import GraphModule
 
 from openneutron.compiled import CompiledProgram
 from openneutron.fx import op_name
-from openneutron.litert.ir import Builtin, Graph
+from openneutron.litert.ir import Builtin
+from openneutron.package.backend import Partition
 
 
 def summarize(program: CompiledProgram, path: Path | None) -> dict[str, Any]:
     """The figures of a compiled program; the keys of the design's contract and a few more."""
     module = program.edge.graph_module
-    calls = [call for graph in program.compiled for call in graph.calls]
-    borders = sum(_border_transposes(p.lowered.graph) for p in program.partitions)
+    borders = [_border_transposes(p) for p in program.partitions]
     by_runtime = sum(
         sum((*p.lowered.input_channels_last, *p.lowered.output_channels_last)) for p in program.partitions
     )
@@ -28,11 +28,10 @@ def summarize(program: CompiledProgram, path: Path | None) -> dict[str, Any]:
         "sram_bytes": program.options.sram_bytes or program.target.sram_bytes,
         "quantize_steps": _count(module, ".quantize_per"),
         "dequantize_steps": _count(module, ".dequantize_per"),
-        "border_transposes": borders,
+        "border_transposes": sum(len(found) for found in borders),
         "runtime_transposes": by_runtime,
-        "transpose_cycles_estimated": sum(
-            c.cost.cycles for c in calls if c.operator == Builtin.TRANSPOSE.name
-        ),
+        "transpose_cycles_estimated": sum(sum(found) for found in borders),
+        "channels_last_helps": _channels_last_helps(program),
         "time_us_estimated": round(data["cycles_estimated"] / frequency * 1e6, 1),
     }
     data["hint"] = best_hint(data)
@@ -74,8 +73,7 @@ def best_hint(data: dict[str, Any]) -> str:
         if data["macs_cpu"]:
             effect = f"{_share(data['macs_cpu'], data['macs_npu'])} of the MACs are there"
         return f"{first['node']} runs on the CPU and {effect}: {first['reason']}. {first['hint']}".strip()
-    # A transpose at the border can be spared only where tensors of the program itself are at fault.
-    if data["border_transposes"] and data["cycles_estimated"]:
+    if data["border_transposes"] and data["transpose_cycles_estimated"] and data["channels_last_helps"]:
         part = data["transpose_cycles_estimated"] / data["cycles_estimated"]
         count = data["border_transposes"]
         plural = "s" if count > 1 else ""
@@ -92,12 +90,23 @@ def best_hint(data: dict[str, Any]) -> str:
     return "Nothing to mend: everything runs on the NPU."
 
 
-def _border_transposes(graph: Graph) -> int:
-    ends = {id(t) for t in (*graph.inputs, *graph.outputs)}
-    return sum(
-        op.kind is Builtin.TRANSPOSE and (id(op.inputs[0]) in ends or id(op.outputs[0]) in ends)
-        for op in graph.ops
-    )
+def _border_transposes(partition: Partition) -> list[int]:
+    """Transposes of the partition's own inputs and outputs: the estimated cycles of each."""
+    graph, compiled = partition.lowered.graph, partition.converted.compiled
+    ends = {t.name for t in (*graph.inputs, *graph.outputs)}
+    if compiled is None:  # NXP's converter tells nothing about cost
+        ops = [op for op in graph.ops if op.kind is Builtin.TRANSPOSE]
+        return [0 for op in ops if ends & {op.outputs[0].name, *(t.name for t in op.inputs if t is not None)}]
+    calls = [c for c in compiled.calls if c.operator == Builtin.TRANSPOSE.name]
+    return [c.cost.cycles for c in calls if ends & {*c.reads, *c.writes}]
+
+
+def _channels_last_helps(program: CompiledProgram) -> bool:
+    """Whether the program takes pictures in PyTorch's order; a LiteRT model says itself what it takes."""
+    if any(p.lowered.naive is p.lowered.graph for p in program.partitions):
+        return False
+    inputs = [s for m in program.info.methods.values() for s in m.inputs if s is not None]
+    return any(len(s.shape) == 4 and s.dim_order == (0, 1, 2, 3) for s in inputs)
 
 
 def _count(module: GraphModule, kind: str) -> int:
