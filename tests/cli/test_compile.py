@@ -126,6 +126,8 @@ def test_tflite_of_others_equals_the_reference(cli, shared_models, model):
     done = cli("compile", file, "-o", "a.pte", "--json")
     assert done.code == 0, done.err
     assert done.json["partitions"] == 1 and done.json["macs_npu"] > 2_000_000
+    refused = cli("compile", file, "-o", "b.pte", "--per-channel")
+    assert refused.code == 2 and "no effect" in refused.err
     spec = cli("run", "a.pte", "--json").json["inputs"][0]
     x = np.random.default_rng(1).integers(-128, 128, spec["shape"]).astype(spec["dtype"])
     np.save("x.npy", x)

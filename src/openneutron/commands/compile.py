@@ -148,6 +148,7 @@ def compile_source(args: argparse.Namespace, source: Source, steps: Any) -> Resu
     from openneutron.report.summary import summarize
 
     options = compile_options(args)
+    _refuse_idle(args, source)
     output = output_path(args.output, source.name)
     if args.so_library:
         _load_library(args.so_library)
@@ -185,6 +186,26 @@ def compile_options(args: argparse.Namespace) -> CompileOptions:
         converter=args.converter or default_converter(),
         sram_bytes=args.sram,
     )
+
+
+# What has no effect on a model that is quantized already, and on one that is no PyTorch model at all.
+_QUANTIZING = ("use_qat", "per_channel", "calibration", "use_random_dataset")
+_FROM_TORCH = ("remove_quant_io_ops", "use_channels_last_dim_order", "operators_not_to_delegate")
+
+
+def _refuse_idle(args: argparse.Namespace, source: Source) -> None:
+    """An option that would silently do nothing is an error."""
+    idle = (
+        (*_QUANTIZING, *_FROM_TORCH) if source.litert is not None else _QUANTIZING if source.quantized else ()
+    )
+    given = [f"--{name}" for name in idle if getattr(args, name)]
+    if source.litert is not None and not args.delegate:
+        given.append("--no-delegate")
+    if given:
+        kind = (
+            "a LiteRT model is compiled as it is" if source.litert is not None else "it is quantized already"
+        )
+        fail("ON104", f"option {given[0]}", f"has no effect on {args.model}: {kind}", "Leave it out.")
 
 
 def output_path(given: str | None, name: str) -> Path:

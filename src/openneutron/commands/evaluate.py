@@ -1,7 +1,8 @@
 """Accuracy of a classifier: float, quantized and on the simulator, side by side.
 
 Zoo classifiers are evaluated on the test split of scikit-learn's digits, which no training or calibration has
-seen. For an own model give --data FILE.npz with the arrays `inputs` and `labels`.
+seen. Other data: --data FILE.npz with the arrays `inputs` and `labels`, a CIFAR-10 folder
+(cifar-10-batches-py), a folder with MNIST's idx files, or a folder of pictures with one subfolder per class.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     add_compile_options(parser)
-    parser.add_argument("--data", metavar="FILE.npz", help="labelled data: arrays `inputs` and `labels`")
+    parser.add_argument("--data", metavar="FILE|DIR", help="labelled data, see above")
     parser.add_argument("--samples", type=int, metavar="N", help="use the first N samples only")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
 
@@ -72,35 +73,19 @@ def execute(args: argparse.Namespace) -> None:
 
 
 def _split(args: argparse.Namespace, source: Source) -> Split:
-    import numpy as np
-    import torch
-
     from openneutron.commands.quantizing import dataset_of
     from openneutron.models.data import Split
 
-    if args.data is None:
-        data = dataset_of(source)
-        if data is None:
-            fail(
-                "ON606",
-                args.model,
-                "there is no labelled data for this model",
-                "--data FILE.npz with the arrays `inputs` (samples first) and `labels`.",
-            )
-        split = data.test
-    else:
-        try:
-            with np.load(args.data) as arrays:
-                inputs, labels = torch.from_numpy(arrays["inputs"]), torch.from_numpy(arrays["labels"])
-                split = Split(inputs, labels.to(torch.int64))
-        except (OSError, ValueError, KeyError, AttributeError) as error:
-            fail("ON605", args.data, f"cannot be used: {error}", "numpy.savez(file, inputs=..., labels=...)")
-        if len(inputs) != len(labels) or len(labels) == 0:
-            fail("ON605", args.data, f"{len(inputs)} inputs and {len(labels)} labels", "One label per input.")
-    if args.samples is not None:
-        count = max(1, args.samples)
-        split = Split(split.inputs[:count], split.labels[:count])
-    return split
+    data = dataset_of(source, args.data)
+    if data is None:
+        fail(
+            "ON606",
+            args.model,
+            "there is no labelled data for this model",
+            "--data FILE.npz with the arrays `inputs` (samples first) and `labels`, or a folder.",
+        )
+    count = len(data.test) if args.samples is None else max(1, args.samples)
+    return Split(data.test.inputs[:count], data.test.labels[:count])
 
 
 def _all_scores(

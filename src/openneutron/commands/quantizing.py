@@ -15,6 +15,7 @@ from openneutron.commands.samples import Sample, as_samples, load_samples, rando
 from openneutron.commands.source import Source, check_static
 from openneutron.diagnostics import fail
 from openneutron.models.data import Dataset, Split, load_digits
+from openneutron.models.folders import load_folder
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
@@ -58,7 +59,7 @@ def _train(args: argparse.Namespace, source: Source, samples: list[Sample], step
     from openneutron.pipeline import quantize_model
 
     assert source.module is not None
-    data = dataset_of(source)
+    data = dataset_of(source, _given(args))
     if data is None:
         fail(
             "ON606",
@@ -90,7 +91,7 @@ def calibration_samples(args: argparse.Namespace, source: Source, steps: Steps) 
         samples = load_samples(Path(args.calibration), example, limit)
     elif source.calibration is not None and not args.use_random_dataset:
         samples = as_samples(source.calibration, limit)
-    elif not args.use_random_dataset and (data := dataset_of(source)) is not None:
+    elif not args.use_random_dataset and (data := dataset_of(source, _given(args))) is not None:
         inputs = data.train.inputs[:limit]
         samples = [(inputs[i : i + 1],) for i in range(len(inputs))]
     else:
@@ -102,15 +103,23 @@ def calibration_samples(args: argparse.Namespace, source: Source, steps: Steps) 
     return [channels_last(s) for s in samples] if args.use_channels_last_dim_order else samples
 
 
-def dataset_of(source: Source) -> Dataset | None:
-    """Labelled data for a zoo classifier of small pictures; larger ones would take gigabytes."""
+def dataset_of(source: Source, given: str | None) -> Dataset | None:
+    """The labelled data the user gives, or those of a zoo classifier of small pictures."""
+    if given is not None:
+        shape = tuple(source.example_inputs[0].shape) if source.example_inputs else ()
+        return load_folder(Path(given), shape)
     entry = source.entry
     if entry is None or len(entry.input_shapes) != 1:
         return None
     shape = entry.input_shapes[0]
-    if entry.classes is None or shape[-1] > 96:
+    if entry.classes is None or shape[-1] > 96:  # all digits at 224 x 224 would take a gigabyte
         return None
     return load_digits(shape, entry.classes)
+
+
+def _given(args: argparse.Namespace) -> str | None:
+    """The data set named on the command line, by commands that have the option."""
+    return getattr(args, "data", None)
 
 
 def channels_last(sample: Sample) -> Sample:

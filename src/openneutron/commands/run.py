@@ -80,7 +80,7 @@ def _load(path: Path, args: argparse.Namespace) -> tuple[Any, list[tuple[tuple[i
 def _inputs(args: argparse.Namespace, specs: list[tuple[tuple[int, ...], str]]) -> list[Any]:
     import numpy as np
 
-    from openneutron.commands.samples import IMAGES, read_arrays, read_image
+    from openneutron.commands.samples import IMAGES, read_arrays
 
     if not args.input:
         generator = np.random.default_rng(args.seed)
@@ -89,6 +89,8 @@ def _inputs(args: argparse.Namespace, specs: list[tuple[tuple[int, ...], str]]) 
     for name in args.input:
         file = Path(name)
         if file.suffix.lower() in IMAGES:
+            from openneutron.models.folders import read_image
+
             shape, dtype = specs[min(len(arrays), len(specs) - 1)]
             if dtype != "float32":
                 fail("ON605", name, f"a picture cannot be an input of type {dtype}", "Give an .npy file.")

