@@ -15,7 +15,9 @@ from openneutron.cli import main
 from openneutron.compiler.microcode import Kernel
 from openneutron.converter.kernel_selection import kernel_selection_code
 from openneutron.diagnostics import OpenNeutronError
+from openneutron.firmware.build import CORE
 from openneutron.firmware.emulator import compare, given_inputs, random_inputs, run_firmware, run_host
+from openneutron.firmware.sizes import read_map
 from openneutron.run.native import NativeModel
 from tests.firmware.programs import compiled, program, run_and_compare
 from tests.native import build as build_host
@@ -67,6 +69,22 @@ def test_two_delegates_share_one_selection_and_the_pools(build):
     header = two.pools_header()
     assert f"NEUTRON_SCRATCH_BYTES {two.pools.scratch}u" in header
     assert f"NEUTRON_EXECUTORCH_PLANNED_BYTES {compiled('two_parts').planned_bytes}u" in header
+
+
+def test_a_library_that_is_linked_whole_is_thinned_too(build, library):
+    """As Zephyr links it: the weak table is in the link, yields to the strong one and is dropped."""
+    firmware = build(program("cifarnet"), *compiled("cifarnet").kernel_selections)
+    objects = [*sorted(firmware.folder.glob("*.o")), "-Wl,--whole-archive", library, "-Wl,--no-whole-archive"]
+    link = (
+        "-nostartfiles",
+        "-Wl,--gc-sections",
+        "-Wl,-Map=whole.map",
+        "-T",
+        ROOT / "runtime/firmware/link.ld",
+    )
+    command = ["arm-none-eabi-gcc", *CORE, *link, *objects, "-o", "whole.elf"]
+    subprocess.run([str(c) for c in command], cwd=firmware.folder, check=True)
+    assert read_map(firmware.folder / "whole.map").kernels == firmware.size.kernels
 
 
 def test_one_merged_selection_runs_two_models(build, tmp_path):
