@@ -128,6 +128,10 @@ static bool run_delegate(uint32_t number, int32_t from, int32_t to) {
     }
     if (from < 0 || !read_inputs(&model, from)) return failed(number, "inputs", "inputs.bin is missing or too short");
     place_outputs(&model);
+    /* Memory after reset holds anything on a board, but zeros in the emulator: make it something no kernel expects. */
+    memset(scratch_pool, 0xA5, sizeof scratch_pool);
+    memset(prefetch_pool, 0xA5, sizeof prefetch_pool);
+    memset(output_pool, 0xA5, sizeof output_pool);
     memset(&meter, 0, sizeof meter);
     meter.closed = FIRMWARE_CLOSE_WEIGHTS(&model);
     NeutronHooks hooks = {.context = &meter, .copy = copy, .trace = trace};

@@ -120,10 +120,17 @@ def test_a_kernel_that_is_not_linked_is_named_by_prepare_on_the_host(tmp_path):
         NativeModel(delegate.microcode, delegate.weights, library=library)
 
 
-def test_prefetched_weights_are_read_by_the_copy_callback_only(build):
+@pytest.mark.parametrize(
+    ("name", "budget"),
+    [
+        ("cifarnet", 80 * 1024),
+        ("mlperf_tiny_ic_resnet8_int8.tflite", 90 * 1024),
+        pytest.param("mobilenet_v2_small", 250 * 1024, marks=slow),
+    ],
+)
+def test_prefetched_weights_are_read_by_the_copy_callback_only(build, name, budget):
     """The flash is closed to all but the callback, and the pools keep to the SRAM the compiler was given."""
-    budget = 80 * 1024
-    what = program("cifarnet", prefetch=True, sram=budget)
+    what = program(name, prefetch=True, sram=budget)
     assert 0 < what.pools.prefetch < len(what.delegates[0].weights)
     assert what.pools.scratch + what.pools.prefetch <= budget
     firmware = build(what)

@@ -88,7 +88,7 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="weights stay in flash and are prefetched",
     )
-    add("--sram", type=_size, metavar="BYTES", help="SRAM the program may use, e.g. 512K (default: all)")
+    add("--sram", type=parse_size, metavar="BYTES", help="SRAM the program may use, e.g. 512K (default: all)")
     add(
         "--dump_kernel_selection_code",
         "--dump-kernel-selection-code",
@@ -245,7 +245,7 @@ def _load_library(path: str) -> None:
         fail("ON602", path, f"cannot be loaded: {error}", "Give a library of ExecuTorch or torch operators.")
 
 
-def _size(text: str) -> int:
+def parse_size(text: str) -> int:
     """A number of bytes, with K or M for 1024 and 1024 * 1024."""
     factor = {"K": 1024, "M": 1024 * 1024}.get(text[-1:].upper(), 1)
     try:

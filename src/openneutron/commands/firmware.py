@@ -22,7 +22,7 @@ HELP = "build a Cortex-M33 firmware of a .pte, and run it under QEMU"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    from openneutron.commands.compile import _size
+    from openneutron.commands.compile import parse_size
 
     add = parser.add_argument
     add("file", metavar="FILE.pte", help="a program of the open converter")
@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--run", action="store_true", help="run it under QEMU and compare with the host")
     add("--input", action="append", default=[], metavar="FILE", help="an .npy, once per delegate input")
     add("--seed", type=int, default=0, help="of random inputs")
-    add("--sram", type=_size, metavar="BYTES", help="SRAM the firmware may use, e.g. 512K (default: all)")
+    add(
+        "--sram", type=parse_size, metavar="BYTES", help="SRAM the firmware may use, e.g. 512K (default: all)"
+    )
     add("-o", "--output", metavar="DIR", help="where to build (default: <program>_firmware)")
     add("--json", action="store_true", help="print the result as one JSON object")
 
