@@ -199,24 +199,24 @@ def test_inputs_that_do_not_fit_are_refused():
 
 def test_the_command(tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    compiled("two_parts").save("net.pte")
+    compiled("two_parts").save("my net, v1.pte")
     for i, array in enumerate(a for arrays in random_inputs(program("two_parts"), 5) for a in arrays):
         np.save(f"{i}.npy", array)
     options = (
         "--kernel-selection",
-        "net_kernel_selection.c",
+        "my net, v1_kernel_selection.c",
         "--run",
         "--input",
         "0.npy",
         "--input",
         "1.npy",
     )
-    assert main(["firmware", "net.pte", *options, "--json"]) == 0
+    assert main(["firmware", "my net, v1.pte", *options, "--json"]) == 0
     data = json.loads(capfd.readouterr().out)
     assert data["run"]["equal_bytes"] > 0 and data["run"]["instructions"] > 0
     assert data["kernels"] == sorted(data["kernels"]) and Path(data["image"]).exists()
-    assert (tmp_path / "net_firmware" / "neutron_pools.h").exists()
-    assert main(["firmware", "net.pte", *options]) == 0
+    assert (tmp_path / "my net, v1_firmware" / "neutron_pools.h").exists()
+    assert main(["firmware", "my net, v1.pte", *options]) == 0
     text = capfd.readouterr().out
     assert "runs the program's 2 delegate(s) only" in text and "aten::cumsum.out" in text
     assert "equal the host simulator's" in text

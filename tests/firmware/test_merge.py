@@ -96,3 +96,9 @@ def test_a_missing_file_and_no_file(files, tmp_path, capsys):
     assert main(["merge-kernels", "-o", str(tmp_path / "m.c"), str(tmp_path / "none.c")]) == 1
     assert "none.c" in capsys.readouterr().err
     assert main(["merge-kernels", "-o", str(tmp_path / "m.c")]) == 2
+
+
+def test_neutron_s_needs_no_selection(capsys, tmp_path):
+    target = ("--target", "imx95", "--dump_kernel_selection_code")
+    assert main(["compile", "cifarnet", *target, "-o", str(tmp_path / "a.pte")]) == 2
+    assert "Kernel selection does not apply" in capsys.readouterr().err

@@ -112,7 +112,8 @@ def build_firmware(
     objects.append(folder / "program.o")
     _run([compiler, *CORE, "-c", ASSEMBLY, "-o", "program.o"], folder)
     image, linker_map = folder / f"{program.name}.elf", folder / f"{program.name}.map"
-    link = ("-nostartfiles", "-Wl,--gc-sections", "-Wl,--fatal-warnings", f"-Wl,-Map={linker_map.name}",
+    link = ("-nostartfiles", "-Wl,--gc-sections", "-Wl,--fatal-warnings",
+            "-Xlinker", f"-Map={linker_map.name}",  # not -Wl: a name may have a comma
             f"-Wl,--defsym=__stack_bytes={STACK_BYTES}", "-T", runtime / "firmware" / "link.ld")  # fmt: skip
     names = [o.name for o in objects]
     _run([compiler, *CORE, *link, *names, library.resolve(), "-o", image.name], folder)
