@@ -9,6 +9,7 @@ they made comes back with the program.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
@@ -111,9 +112,9 @@ def quantize_model(
             "qat=True and train_fn belong together",
             "Give a function that trains the model it is given, or leave both out.",
         )
-    exported = export_model(
-        module.train() if qat and isinstance(module, torch.nn.Module) else module, _tuple(first)
-    )
+    if qat and isinstance(module, torch.nn.Module):
+        module = copy.deepcopy(module).train()  # training must not change the caller's model
+    exported = export_model(module, _tuple(first))
     quantizer = NeutronQuantizer(NeutronTargetSpec(target), is_qat=qat, per_channel=per_channel)
     everything = map(_tuple, chain([first], samples))
     if train_fn is not None:
