@@ -155,7 +155,9 @@ def read(raw: bytes, name: str = "model.tflite") -> Graph:
         return _read_graph(source).verify()
     except OpenNeutronError as error:
         if error.diagnostic.code == "ON301":  # what we write is legal, so the file is not as it was written
-            fail("ON302", name, f"the file is damaged ({error.diagnostic.problem})", "Copy or export it again.")
+            fail(
+                "ON302", name, f"the file is damaged ({error.diagnostic.problem})", "Copy or export it again."
+            )
         raise
     except Exception as error:  # the flatbuffer accessors raise anything on damaged bytes
         fail(
