@@ -232,8 +232,7 @@ CODES: dict[str, CodeInfo] = {
     ),
     "ON605": CodeInfo(
         "samples cannot be read",
-        "Calibration or input data are .npy or .npz arrays, or pictures (with Pillow installed), of the "
-        "model's shape.",
+        "Calibration or input data are .npy or .npz arrays, or pictures, of the model's shape.",
     ),
     "ON606": CodeInfo(
         "no labelled data",

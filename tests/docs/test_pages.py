@@ -31,12 +31,17 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return found
 
 
-def runnable() -> list[Path]:
-    return [page for page in PAGES if blocks(page)]
+def runnable() -> list:
+    """Pages with something to run; those that build firmware need the cross tools."""
+    pages = [page for page in PAGES if blocks(page)]
+    needs = {
+        p: [pytest.mark.firmware] for p in pages if any("openneutron firmware" in b for _, b in blocks(p))
+    }
+    return [pytest.param(page, marks=needs.get(page, []), id=page.name) for page in pages]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", runnable(), ids=lambda p: p.name)
+@pytest.mark.parametrize("page", runnable())
 def test_every_block_runs(page, tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

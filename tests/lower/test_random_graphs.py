@@ -121,33 +121,26 @@ _STEPS = st.lists(
 )
 
 
-@settings(max_examples=12, suppress_health_check=list(HealthCheck))
-@given(
-    steps=_STEPS,
-    channels=st.integers(1, 6),
-    channels_last=st.booleans(),
-    npu_transposes=st.booleans(),
-    seed=st.integers(0, 9),
-)
-def test_random_network(
-    steps: Any, channels: int, channels_last: bool, npu_transposes: bool, seed: int
-) -> None:
-    _check(steps, channels, channels_last, npu_transposes, seed)
+_NETWORK = {
+    "steps": _STEPS,
+    "channels": st.integers(1, 6),
+    "channels_last": st.booleans(),
+    "npu_transposes": st.booleans(),
+    "seed": st.integers(0, 99),
+}
+
+
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+@given(**_NETWORK)
+def test_random_network(**network: Any) -> None:
+    _check(**network)
 
 
 @pytest.mark.slow
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
-@given(
-    steps=_STEPS,
-    channels=st.integers(1, 6),
-    channels_last=st.booleans(),
-    npu_transposes=st.booleans(),
-    seed=st.integers(0, 99),
-)
-def test_many_random_networks(
-    steps: Any, channels: int, channels_last: bool, npu_transposes: bool, seed: int
-) -> None:
-    _check(steps, channels, channels_last, npu_transposes, seed)
+@given(**_NETWORK)
+def test_many_random_networks(**network: Any) -> None:
+    _check(**network)
 
 
 def _check(steps: Any, channels: int, channels_last: bool, npu_transposes: bool, seed: int) -> None:

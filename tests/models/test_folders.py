@@ -6,6 +6,7 @@ import struct
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.models.folders import load_folder
@@ -61,11 +62,10 @@ def test_npz(tmp_path):
 
 
 def test_pictures_by_class(tmp_path):
-    image = pytest.importorskip("PIL.Image", reason="reading pictures needs Pillow")
     for label, name in enumerate(("cat", "dog")):
         (tmp_path / name).mkdir()
         for i in range(5):
-            image.fromarray(np.full((8, 8, 3), 255 * label, np.uint8)).save(tmp_path / name / f"{i}.png")
+            Image.fromarray(np.full((8, 8, 3), 255 * label, np.uint8)).save(tmp_path / name / f"{i}.png")
     data = load_folder(tmp_path, (1, 3, 16, 16))
     assert len(data.test) == 2 and len(data.train) == 8
     assert data.train.inputs[data.train.labels == 1].min() == 1

@@ -31,6 +31,9 @@ HELP = "compile a model to a .pte and print a summary"
 REPORTS = (".html", ".json")
 
 
+RECIPES = ("neutron",)  # Cortex-M for what the NPU leaves comes with the recipes of a later version
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
@@ -48,6 +51,7 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
     add("-o", "--output", metavar="OUT.pte", help="the program to write (default: <model>.pte)")
     add("--target", default=DEFAULT_TARGET, metavar="TARGET", help=f"{', '.join(TARGETS)} (default)")
     add("--converter", choices=CONVERTERS, help="open (default): OpenNeutron's firmware; eiq: NXP silicon")
+    add("--recipe", choices=RECIPES, default=RECIPES[0], help="what quantizes and takes operators: the NPU's")
     add("-q", "--quantize", action=yes_no, default=True, help="quantize to int8 (default)")
     add("-d", "--delegate", action=yes_no, default=True, help="delegate to the NPU (default)")
     add("--use_qat", "--use-qat", action="store_true", help="quantization-aware training of a zoo classifier")

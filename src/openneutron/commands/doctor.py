@@ -47,7 +47,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def examine() -> list[Check]:
     """Every finding."""
-    return [_python(), *_packages(), *_compilers(), *_native(), *_cross_tools(), _sdk(), _pillow()]
+    return [_python(), *_packages(), *_compilers(), *_native(), *_cross_tools(), _sdk()]
 
 
 def _python() -> Check:
@@ -139,14 +139,6 @@ def _sdk() -> Check:
     except PackageNotFoundError:
         found = "version unknown"
     return Check("eiq_neutron_sdk", OK, found)
-
-
-def _pillow() -> Check:
-    there = importlib.util.find_spec("PIL") is not None
-    return Check(
-        "pillow", OK if there else NOTE, "installed" if there else "not installed",
-        "" if there else "Only for folders of pictures: pip install pillow",
-    )  # fmt: skip
 
 
 def _print(checks: list[Check]) -> None:

@@ -139,10 +139,8 @@ def _read_pictures(files: Iterable[Path], shape: tuple[int, ...]) -> Iterable[np
 
 def read_image(file: Path, shape: tuple[int, ...]) -> np.ndarray:
     """A picture as a (1, C, H, W) input, resized, values from -1 to 1."""
-    try:
-        from PIL import Image
-    except ImportError:
-        fail("ON605", str(file), "reading pictures needs Pillow", "Install it: pip install pillow")
+    from PIL import Image
+
     if len(shape) != 4 or shape[1] not in (1, 3):
         fail("ON605", str(file), f"a picture cannot be an input of shape {list(shape)}", "Use .npy files.")
     _, channels, height, width = shape

@@ -11,14 +11,7 @@ from typing import Any
 
 import torch
 from torch.fx import Node
-from torchao.quantization.pt2e import (
-    FakeQuantize,
-    HistogramObserver,
-    MinMaxObserver,
-    MovingAverageMinMaxObserver,
-    MovingAveragePerChannelMinMaxObserver,
-    PerChannelMinMaxObserver,
-)
+from torchao.quantization import pt2e
 from torchao.quantization.pt2e.quantizer import (
     DerivedQuantizationSpec,
     FixedQParamsQuantizationSpec,
@@ -42,9 +35,9 @@ class Scheme:
     def activation(self) -> QuantizationSpec:
         """A tensor the program computes."""
         low, high = ACTIVATION_RANGE
-        observer: Any = HistogramObserver.with_args(eps=EPS)
+        observer: Any = pt2e.HistogramObserver.with_args(eps=EPS)
         if self.is_qat:
-            observer = FakeQuantize.with_args(observer=MovingAverageMinMaxObserver, eps=EPS)
+            observer = pt2e.FakeQuantize.with_args(observer=pt2e.MovingAverageMinMaxObserver, eps=EPS)
         return QuantizationSpec(
             dtype=torch.int8,
             quant_min=low,
@@ -63,7 +56,7 @@ class Scheme:
             quant_min=low,
             quant_max=high,
             qscheme=torch.per_tensor_affine,
-            observer_or_fake_quant_ctr=MinMaxObserver.with_args(eps=EPS),
+            observer_or_fake_quant_ctr=pt2e.MinMaxObserver.with_args(eps=EPS),
         )
 
     def fixed(self, intent: FixedOutput) -> FixedQParamsQuantizationSpec:
@@ -82,14 +75,15 @@ class Scheme:
         """Weights; per channel if that was asked for and the operator has a channel axis."""
         low, high = WEIGHT_RANGE
         per_channel = self.per_channel and channel_axis is not None
-        observer: Any = (PerChannelMinMaxObserver if per_channel else MinMaxObserver).with_args(eps=EPS)
+        kind: Any = pt2e.PerChannelMinMaxObserver if per_channel else pt2e.MinMaxObserver
+        observer: Any = kind.with_args(eps=EPS)
         if self.is_qat:
             # Averaging constant 1: the range of the weights as they are now, not of the training so far.
             # torchao hands ch_axis on only to classes with PerChannel in their name, so it is bound here.
-            observer = FakeQuantize.with_args(
-                observer=MovingAveragePerChannelMinMaxObserver
+            observer = pt2e.FakeQuantize.with_args(
+                observer=pt2e.MovingAveragePerChannelMinMaxObserver
                 if per_channel
-                else MovingAverageMinMaxObserver,
+                else pt2e.MovingAverageMinMaxObserver,
                 averaging_constant=1.0,
                 eps=EPS,
                 **({"ch_axis": channel_axis} if per_channel else {}),
