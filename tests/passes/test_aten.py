@@ -110,6 +110,12 @@ def test_recurrent_layers_are_unrolled(kind, layers, bidirectional):
     assert_same(layer, torch.randn(2, 4, 4))
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_lstm_with_a_projected_state(bias):
+    torch.manual_seed(0)
+    assert_same(nn.LSTM(4, 6, 2, proj_size=3, bias=bias, bidirectional=bias), torch.randn(3, 2, 4))
+
+
 def test_recurrent_layer_with_a_given_state():
     assert_same(nn.GRU(4, 3), torch.randn(2, 1, 4), torch.randn(1, 1, 3))
 

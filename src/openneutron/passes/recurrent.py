@@ -49,15 +49,19 @@ def _simple_cell(activation: Callable[[Tensor], Tensor]) -> Cell:
 
 
 def _run_layer(
-    cell: Cell, x: Tensor, state: tuple[Tensor, ...], weights: list[Tensor], backwards: bool
+    cell: Cell, x: Tensor, state: tuple[Tensor, ...], weights: list[Tensor], has_biases: bool, backwards: bool
 ) -> Any:
     """One layer in one direction over x (time, batch, features): the outputs by time, and the last state."""
-    recurrent_bias = weights[3] if len(weights) > 2 else None
+    input_weight, recurrent_weight, *rest = weights
+    input_bias, recurrent_bias = rest[:2] if has_biases else (None, None)
+    projection = rest[2:] if has_biases else rest  # of an LSTM with proj_size: its hidden state is projected
     # One product for all steps: a single large matrix keeps the NPU busier than one small one per step.
-    projected = F.linear(x, weights[0], weights[2] if len(weights) > 2 else None)
+    projected = F.linear(x, input_weight, input_bias)
     outputs: list[Tensor] = []
     for step in reversed(range(x.shape[0])) if backwards else range(x.shape[0]):
-        state = cell(projected.select(0, step), state, weights[1], recurrent_bias)
+        state = cell(projected.select(0, step), state, recurrent_weight, recurrent_bias)
+        for weight in projection:
+            state = (F.linear(state[0], weight), *state[1:])
         outputs.append(state[0])
     return outputs[::-1] if backwards else outputs, state
 
@@ -68,7 +72,6 @@ def _unroll(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     directions = 2 if bidirectional else 1
     per_layer = len(params) // (num_layers * directions)
-    assert per_layer == (4 if has_biases else 2), "projections (proj_size) are not decomposed"
     if batch_first:
         x = x.transpose(0, 1)
     final: list[tuple[Tensor, ...]] = []
@@ -78,7 +81,7 @@ def _unroll(
             index = layer * directions + direction
             weights = list(params[index * per_layer : (index + 1) * per_layer])
             state = tuple(s.select(0, index) for s in states)
-            outputs, last = _run_layer(cell, x, state, weights, backwards=direction == 1)
+            outputs, last = _run_layer(cell, x, state, weights, has_biases, backwards=direction == 1)
             sides.append(torch.cat([o.unsqueeze(0) for o in outputs], 0))
             final.append(last)
         x = torch.cat(sides, -1) if bidirectional else sides[0]
