@@ -42,13 +42,6 @@ def rows_after(size: int, out: int, kernel: int, stride: int, before: int) -> in
     return max((out - 1) * stride + kernel - before - size, 0)
 
 
-def pair(value: Any, count: int = 2, default: int = 1) -> list[int]:
-    """An int-list argument brought to `count` values: 1-D operators get a leading unit dimension."""
-    values = [value] if isinstance(value, int) else list(value)
-    values = values * count if len(values) == 1 and count == 2 else values
-    return [default] * (count - len(values)) + [int(v) for v in values]
-
-
 def spatial(value: Any, dims: int, default: int) -> list[int]:
     """A per-dimension argument for `dims` spatial dimensions, as two values (height 1 for 1-D)."""
     values = [value] if isinstance(value, int) else list(value)

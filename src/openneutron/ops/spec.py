@@ -228,11 +228,6 @@ class OpSpec:
         """The operator's principal name."""
         return self.names[0]
 
-    @property
-    def moves_data(self) -> bool:
-        """Whether the output's parameters are the input's."""
-        return isinstance(self.quantize, Shared)
-
     def check(self, call: Call, converter: str = OPEN) -> Reject | None:
         """Why this call cannot be delegated with this converter, or None."""
         if self.beyond and converter == EIQ:

@@ -67,8 +67,7 @@ class NeutronPartitioner(Partitioner):
         self.delegation_spec = DelegationSpec(BACKEND_ID, self.options.to_compile_specs())
         self.rejected: list[Rejected] = []
         self.partitions: list[list[Cluster]] = []
-        # The program carries all constants asked for here; the argument is part of the known API.
-        self._state_dict = post_quantization_state_dict
+        # post_quantization_state_dict is part of the known API; the program itself carries all constants.
         self._preserve = tuple(preserve_ops or ())
         self._check_op_support = check_op_support
         self._whole_reasons: dict[str, Reject] = {}  # of operators that are then decomposed, by node name
@@ -221,8 +220,3 @@ def spellings(name: str) -> set[str]:
         return set()
     namespace, op, overload_name = (*name.split("."), "", "")[:3]
     return {name, f"{namespace}.{op}", f"{namespace}::{op}", f"{namespace}::{op}.{overload_name}"}
-
-
-def rejection_table(rejected: Sequence[Rejected]) -> list[dict[str, Any]]:
-    """The reasons as data, for reports."""
-    return [entry.as_dict() for entry in rejected]

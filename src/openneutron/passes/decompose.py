@@ -171,7 +171,7 @@ def _open_composite(node: Node) -> GraphModule | None:
         return None
     try:
         opened = trace(node, op, pre_dispatch=False)
-    except (RuntimeError, NotImplementedError, TypeError):
+    except (RuntimeError, TypeError):
         return None  # it needs values, or tensors that only exist at run time; it stays as it is
     return opened if all(_is_known(n) for n in opened.graph.nodes) else None
 
