@@ -1,8 +1,21 @@
 /* MAX_POOL_2D: int8 maximum over the taps inside the input, clamped. Feature maps as in conv_2d.c. */
+#include "dsp.h"
 #include "pool.h"
 
 static int32_t check(const NeutronMachine *machine, const NeutronMaxPool2DParams *p) {
     return neutron_check_pool(machine, &p->window, &p->input, &p->output, p->clamp_min, p->clamp_max);
+}
+
+/* best[c] = max(best[c], in[c]) */
+static inline void take_larger(int8_t *best, const int8_t *in, uint32_t channels) {
+    uint32_t c = 0;
+#ifdef NEUTRON_DSP
+    for (; c + 4u <= channels; c += 4u) {
+        uint32_t larger = neutron_max4(neutron_word(in + c), neutron_word(best + c));
+        memcpy(best + c, &larger, sizeof larger);
+    }
+#endif
+    for (; c < channels; ++c) best[c] = in[c] > best[c] ? in[c] : best[c];
 }
 
 static void pixel(const NeutronMaxPool2DParams *p, const int8_t *input, uint32_t b, uint32_t oy, uint32_t ox,
@@ -11,13 +24,13 @@ static void pixel(const NeutronMaxPool2DParams *p, const int8_t *input, uint32_t
     NeutronTaps taps = neutron_pool_taps(w, oy, ox);
     for (uint32_t c0 = 0; c0 < w->in_c; c0 += NEUTRON_POOL_CHUNK) {
         uint32_t channels = w->in_c - c0 < NEUTRON_POOL_CHUNK ? w->in_c - c0 : NEUTRON_POOL_CHUNK;
-        int8_t best[NEUTRON_POOL_CHUNK];
+        _Alignas(4) int8_t best[NEUTRON_POOL_CHUNK];
         memset(best, (int)p->clamp_min, sizeof best); /* so the lower clamp needs no step of its own */
         for (uint32_t y = taps.y0; y < taps.y1; ++y) {
             const int8_t *in =
                 input + neutron_row_offset(&p->input, w->in_h, b, y) + (size_t)taps.x0 * p->input.pixel + c0;
             for (uint32_t x = taps.x0; x < taps.x1; ++x, in += p->input.pixel) {
-                for (uint32_t c = 0; c < channels; ++c) best[c] = in[c] > best[c] ? in[c] : best[c];
+                take_larger(best, in, channels);
             }
         }
         for (uint32_t c = 0; c < channels; ++c) {

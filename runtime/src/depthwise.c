@@ -1,9 +1,12 @@
-/* The portable depthwise pixel, which is also the microcontroller's. */
+/* The portable depthwise pixel. A microcontroller with the DSP extension has its own: dsp_depthwise.c. */
 #include "depthwise.h"
 
 #include <string.h>
 
+#include "dsp.h"
 #include "gemm.h"
+
+#ifndef NEUTRON_DSP
 
 /* Channels summed side by side; the sums stay in registers or on a few words of stack. */
 #define CHUNK 16u
@@ -40,4 +43,6 @@ void neutron_depthwise_portable(const NeutronDepthwise *d) {
 
 #ifndef NEUTRON_X86
 void neutron_depthwise(const NeutronDepthwise *d) { neutron_depthwise_portable(d); }
+#endif
+
 #endif

@@ -33,14 +33,15 @@ static inline void neutron_walk(const NeutronMachine *machine, const NeutronBroa
     } while (neutron_next(index, walk->dims, inner));
 }
 
-/* The row function of a kernel, from the function of one element. */
+/* The row function of a kernel, from the function of one element. It works on a copy of the parameters: a byte written
+ * might be one of theirs for all the compiler knows, and every one would be loaded anew for every element. */
 #define NEUTRON_ROW_FUNCTION(Type, element)                                                            \
     static void element##_row(const void *parameters, const NeutronRow *r) {                           \
-        const Type *p = (const Type *)parameters;                                                      \
+        const Type q = *(const Type *)parameters;                                                      \
         const int8_t *a = r->a, *b = r->b;                                                             \
         int8_t *out = r->out;                                                                          \
         for (uint32_t i = 0; i < r->count; ++i, a += r->a_stride, b += r->b_stride, out += r->out_stride) \
-            *out = (int8_t)element(p, *a, *b);                                                         \
+            *out = (int8_t)element(&q, *a, *b);                                                        \
     }
 
 /* (value - zero) * 2^left_shift, scaled. */

@@ -1,20 +1,12 @@
-/* The portable matrix product, which is also the microcontroller's. */
+/* The portable matrix product. A microcontroller with the DSP extension has its own: dsp_gemm.c. */
 #include "gemm.h"
 
 #include <string.h>
 
 #include "arithmetic.h"
+#include "dsp.h"
 
-#if defined(__ARM_FEATURE_DSP)
-#include <arm_acle.h>
-
-static inline void split(const int8_t *bytes, int16x2_t *even, int16x2_t *odd) {
-    uint32_t word;
-    memcpy(&word, bytes, sizeof word);
-    *even = __sxtb16((int8x4_t)word);
-    *odd = __sxtb16((int8x4_t)(word >> 8 | word << 24));
-}
-#endif
+#ifndef NEUTRON_DSP
 
 /* Sums of `count` (1 or 4) neighbouring channels, kept in registers over all groups; `step` bytes from one group
  * of a channel to the next. Four products of int8 fit 32 bits; the long sum may wrap, hence unsigned. */
@@ -22,24 +14,12 @@ static inline __attribute__((always_inline)) void dot_channels(const int8_t *a, 
                                 uint32_t *sums) {
     uint32_t s[4] = {0, 0, 0, 0};
     for (uint32_t g = 0; g < groups; ++g, a += NEUTRON_GROUP, weights += step) {
-#if defined(__ARM_FEATURE_DSP)
-        /* Bytes 0 and 2, then 1 and 3, of a word as two halfwords: two multiply-accumulates an instruction. */
-        int16x2_t a_even, a_odd;
-        split(a, &a_even, &a_odd);
-#pragma GCC unroll 4
-        for (uint32_t j = 0; j < count; ++j) {
-            int16x2_t w_even, w_odd;
-            split(weights + j * NEUTRON_GROUP, &w_even, &w_odd);
-            s[j] = (uint32_t)__smlad(a_odd, w_odd, __smlad(a_even, w_even, (int32_t)s[j]));
-        }
-#else
         int32_t a0 = a[0], a1 = a[1], a2 = a[2], a3 = a[3];
 #pragma GCC unroll 4
         for (uint32_t j = 0; j < count; ++j) {
             const int8_t *w = weights + j * NEUTRON_GROUP;
             s[j] += (uint32_t)(a0 * w[0] + a1 * w[1] + a2 * w[2] + a3 * w[3]);
         }
-#endif
     }
 #pragma GCC unroll 4
     for (uint32_t j = 0; j < count; ++j) sums[j] += s[j];
@@ -90,4 +70,6 @@ void neutron_gemm_portable(const NeutronGemm *g) {
 
 #ifndef NEUTRON_X86
 void neutron_gemm(const NeutronGemm *g) { neutron_gemm_portable(g); }
+#endif
+
 #endif

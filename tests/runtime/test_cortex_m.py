@@ -47,8 +47,8 @@ def case(microcode: bytes, weights: bytes, make: Maker) -> bytes:
     return sizes + padded(microcode, weights, ins, outs)
 
 
-@pytest.mark.parametrize("optimise", ["-O2", "-Os"])
-def test_kernels_on_cortex_m33(tools, tmp_path, optimise):
+@pytest.mark.parametrize("flags", [("-O2",), ("-Os",), ("-O2", "-DNEUTRON_PORTABLE")])
+def test_kernels_on_cortex_m33(tools, tmp_path, flags):
     make = Maker(np.random.default_rng(21))
     cases = [case(*streamed_program(), make)]
     for generate in CASES:
@@ -58,7 +58,7 @@ def test_kernels_on_cortex_m33(tools, tmp_path, optimise):
     (tmp_path / "cases.bin").write_bytes(b"".join(cases))
     image = tmp_path / "test.elf"
     link = ("--specs=rdimon.specs", "-T", FOLDER / "link.ld", "-o", image)
-    core = ("-mcpu=cortex-m33", "-mthumb", optimise)
+    core = ("-mcpu=cortex-m33", "-mthumb", *flags)
     command = [TOOLS[0], *core, *COMMON, FOLDER / "main.c", *portable_sources(), *link]
     subprocess.run([str(c) for c in command], check=True)
     machine = ("-M", "mps2-an505", "-cpu", "cortex-m33", "-nographic", "-semihosting", "-kernel", image)

@@ -55,13 +55,13 @@ def find_tool(name: str) -> str:
     return path
 
 
-def build_library(folder: Path, optimize: str = OPTIMIZE) -> Path:
+def build_library(folder: Path, optimize: str = OPTIMIZE, defines: Sequence[str] = ()) -> Path:
     """The runtime as libneutron.a in `folder`; used again while the sources and flags are the same."""
     folder, runtime = folder.resolve(), runtime_folder()
     compiler, archiver = find_tool(f"{PREFIX}gcc"), find_tool(f"{PREFIX}ar")
     sources = [("kernel", s) for s in sorted((runtime / "kernels").glob("*.c"))]
     sources += [("src", s) for s in sorted((runtime / "src").glob("*.c"))]
-    digest = hashlib.sha256(repr((COMPILE, optimize)).encode())
+    digest = hashlib.sha256(repr((COMPILE, optimize, tuple(defines))).encode())
     for path in [s for _, s in sources] + sorted(runtime.glob("*/*.h")):
         digest.update(path.name.encode() + path.read_bytes())
     library, stamp = folder / "libneutron.a", folder / "libneutron.stamp"
@@ -72,7 +72,8 @@ def build_library(folder: Path, optimize: str = OPTIMIZE) -> Path:
     for kind, source in sources:
         # The prefix tells kernels from what they share; sizes.py reads it in the linker's map.
         objects.append(folder / f"{kind}_{source.stem}.o")
-        _run([compiler, *COMPILE, optimize, *_includes(runtime), "-c", source, "-o", objects[-1]], folder)
+        flags = (*COMPILE, optimize, *defines, *_includes(runtime))
+        _run([compiler, *flags, "-c", source, "-o", objects[-1]], folder)
     library.unlink(missing_ok=True)
     _run([archiver, "rcs", library, *objects], folder)
     stamp.write_text(digest.hexdigest())
