@@ -10,7 +10,7 @@
 #define NEUTRON_MAX_RANK 6u
 #define NEUTRON_ALIGNMENT 16u
 #define NEUTRON_CRC_OFFSET 56u
-#define NEUTRON_KERNEL_KINDS 25u
+#define NEUTRON_KERNEL_KINDS 26u
 
 #define NEUTRON_TARGET_IMXRT700 1u
 
@@ -42,6 +42,7 @@ typedef enum NeutronKernelKind {
     NEUTRON_KERNEL_QUANTIZE = 22,
     NEUTRON_KERNEL_DEQUANTIZE = 23,
     NEUTRON_KERNEL_ARG_MAX = 24,
+    NEUTRON_KERNEL_CASCADE = 25,
 } NeutronKernelKind;
 #endif
 
@@ -122,6 +123,15 @@ typedef struct {
     int32_t output_strides[6];
 } NeutronBroadcast;
 static_assert(sizeof(NeutronBroadcast) == 120u, "layout of NeutronBroadcast");
+
+/* Part of a cascade: output rows y0 .. y1 - 1 of one of its stages. */
+typedef struct {
+    uint16_t stage;
+    uint16_t y0;
+    uint16_t y1;
+    uint16_t reserved;
+} NeutronStep;
+static_assert(sizeof(NeutronStep) == 8u, "layout of NeutronStep");
 
 /* A program input or output: dense, `bytes` long. */
 typedef struct {
@@ -488,6 +498,18 @@ typedef struct {
 } NeutronArgMaxParams;
 static_assert(sizeof(NeutronArgMaxParams) == 36u, "layout of NeutronArgMaxParams");
 
+/* The next `stages` calls are not run as they stand but as `steps` say: stripes of rows, interleaved.
+ *
+ * A stage is a window kernel (its y0 and y1 are the step's), an element-wise kernel or a TABLE; of the last
+ * two, the outermost dimension (`dims[0]`, `rows`) counts rows, and a rolling buffer (`Ref.rows`) is allowed
+ * as long as no step goes beyond its end and on at its beginning.
+ */
+typedef struct {
+    uint32_t stages;
+    uint32_t count;
+} NeutronCascadeParams;
+static_assert(sizeof(NeutronCascadeParams) == 8u, "layout of NeutronCascadeParams");
+
 /* Per kernel: X(KIND, function, parameter struct). */
 #define NEUTRON_FOR_EACH_KERNEL(X) \
     X(WAIT, neutron_wait, NeutronWaitParams) \
@@ -514,6 +536,7 @@ static_assert(sizeof(NeutronArgMaxParams) == 36u, "layout of NeutronArgMaxParams
     X(RESIZE_BILINEAR, neutron_resize_bilinear, NeutronResizeBilinearParams) \
     X(QUANTIZE, neutron_quantize, NeutronQuantizeParams) \
     X(DEQUANTIZE, neutron_dequantize, NeutronDequantizeParams) \
-    X(ARG_MAX, neutron_arg_max, NeutronArgMaxParams)
+    X(ARG_MAX, neutron_arg_max, NeutronArgMaxParams) \
+    X(CASCADE, neutron_cascade, NeutronCascadeParams)
 
 #endif

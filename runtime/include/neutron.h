@@ -94,7 +94,8 @@ typedef struct NeutronModel {
 
 /* Callbacks of the application; all may be null. A null `copy` copies with the CPU.
  * `copy` starts a transfer on a channel, `wait` returns when the channel's transfers are done; both return 0
- * if all is well. `trace` is called before (begin 1) and after (begin 0) every kernel call. */
+ * if all is well. `trace` is called before (begin 1) and after (begin 0) every kernel call; of a cascade, around
+ * every step, with the number of the stage's call. */
 typedef struct NeutronHooks {
     void *context;
     int32_t (*copy)(void *context, void *destination, const void *source, size_t bytes, uint32_t channel);

@@ -71,16 +71,28 @@ static NeutronStatus check_descriptors(const NeutronDescriptor *descriptors, uin
     return NEUTRON_STATUS_OK;
 }
 
-static const uint16_t record_bytes[NEUTRON_KERNEL_KINDS] = {
+const uint16_t neutron_record_bytes[NEUTRON_KERNEL_KINDS] = {
 #define RECORD_BYTES(kind, function, Type) [NEUTRON_KERNEL_##kind] = (uint16_t)(sizeof(Type) + 4u),
     NEUTRON_FOR_EACH_KERNEL(RECORD_BYTES)
 #undef RECORD_BYTES
 };
 
-static NeutronStatus check_calls(NeutronModel *model, const NeutronMachine *machine) {
+static bool is_record(uint32_t kind, uint32_t size) {
+    if (kind != NEUTRON_KERNEL_CASCADE) return size == neutron_record_bytes[kind];
+    return size >= neutron_record_bytes[kind] && (size - neutron_record_bytes[kind]) % sizeof(NeutronStep) == 0;
+}
+
+/* How many records a call, which has been checked, consists of: a cascade has its stages behind it. */
+static uint32_t record_count(const uint8_t *call) {
+    uint32_t kind = *(const uint32_t *)(const void *)call & 0xFFFFu;
+    return kind == NEUTRON_KERNEL_CASCADE ? 1u + ((const NeutronCascadeParams *)(const void *)(call + 4))->stages : 1u;
+}
+
+static NeutronStatus check_calls(NeutronModel *model, NeutronMachine *machine) {
     const NeutronHeader *h = machine->header;
     const uint8_t *at = (const uint8_t *)h + h->calls_offset;
     uint32_t left = h->microcode_bytes - h->calls_offset;
+    uint32_t stages = 0; /* of the last cascade, still to come: it has checked them */
     for (uint32_t i = 0; i < h->calls; ++i) {
         model->problem_call = (int32_t)i;
         if (left < 4) return NEUTRON_STATUS_CALL;
@@ -88,14 +100,21 @@ static NeutronStatus check_calls(NeutronModel *model, const NeutronMachine *mach
         uint32_t kind = word & 0xFFFFu, size = word >> 16;
         model->problem_kernel = kind;
         if (kind >= NEUTRON_KERNEL_KINDS) return NEUTRON_STATUS_KERNEL_UNKNOWN;
-        if (size != record_bytes[kind] || size > left) return NEUTRON_STATUS_CALL;
+        if (size > left || !is_record(kind, size)) return NEUTRON_STATUS_CALL;
         if (neutronKernels[kind] == NULL) return NEUTRON_STATUS_KERNEL_MISSING;
         if ((h->required_kernels[kind / 32u] >> (kind % 32u) & 1u) == 0) return NEUTRON_STATUS_HEADER;
-        NeutronStatus status = (NeutronStatus)neutronKernels[kind](machine, at + 4);
-        if (status != NEUTRON_STATUS_OK) return status;
+        if (stages > 0) {
+            --stages;
+        } else {
+            machine->call = i;
+            NeutronStatus status = (NeutronStatus)neutronKernels[kind](machine, at + 4);
+            if (status != NEUTRON_STATUS_OK) return status;
+            stages = record_count(at) - 1u;
+        }
         at += size;
         left -= size;
     }
+    if (stages > 0) return NEUTRON_STATUS_CALL;
     if (left >= NEUTRON_ALIGNMENT) return NEUTRON_STATUS_HEADER;
     model->problem_call = -1;
     return NEUTRON_STATUS_OK;
@@ -201,14 +220,17 @@ NeutronStatus neutron_run(const NeutronModel *model, const NeutronRun *run) {
                               .outputs = run->outputs,
                               .hooks = hooks};
     const uint8_t *at = (const uint8_t *)h + h->calls_offset;
-    for (uint32_t i = 0; i < h->calls; ++i) {
-        uint32_t word = *(const uint32_t *)(const void *)at;
-        uint32_t kind = word & 0xFFFFu;
-        if (hooks && hooks->trace) hooks->trace(hooks->context, i, kind, 1);
+    for (uint32_t i = 0; i < h->calls;) {
+        uint32_t kind = *(const uint32_t *)(const void *)at & 0xFFFFu;
+        bool trace = hooks && hooks->trace && kind != NEUTRON_KERNEL_CASCADE; /* which reports its stages itself */
+        machine.call = i;
+        if (trace) hooks->trace(hooks->context, i, kind, 1);
         status = (NeutronStatus)neutronKernels[kind](&machine, at + 4);
-        if (hooks && hooks->trace) hooks->trace(hooks->context, i, kind, 0);
+        if (trace) hooks->trace(hooks->context, i, kind, 0);
         if (status != NEUTRON_STATUS_OK) return status;
-        at += word >> 16;
+        for (uint32_t records = record_count(at); records > 0; --records, ++i) {
+            at += *(const uint32_t *)(const void *)at >> 16;
+        }
     }
     return NEUTRON_STATUS_OK;
 }

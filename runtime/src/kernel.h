@@ -23,6 +23,7 @@ typedef struct NeutronMachine {
     const NeutronConstBuffer *inputs;
     const NeutronBuffer *outputs;
     const NeutronHooks *hooks;
+    uint32_t call; /* the number of the call that runs */
 } NeutronMachine;
 
 #define NEUTRON_TRY(expression)                            \
@@ -45,6 +46,9 @@ typedef struct NeutronMachine {
 
 /* No dimension of a tensor exceeds this; the product of two fits 64 bits with room for a third factor. */
 #define NEUTRON_MAX_DIM 0xFFFFFFu
+
+/* Bytes of a kernel's record, the first word included; of a CASCADE without its steps. */
+extern const uint16_t neutron_record_bytes[NEUTRON_KERNEL_KINDS];
 
 /* --- check phase (src/check.c) --- */
 

@@ -11,6 +11,8 @@ import numpy as np
 from openneutron.compiler import microcode as mc
 from openneutron.compiler.constants import ConstPool
 from openneutron.compiler.microcode import Program, Ref, Region, descriptor, encode
+from openneutron.compiler.select import select
+from openneutron.litert.ir import Builtin, Op
 from tests.kernels import test_conv, test_elementwise, test_move, test_reduce
 from tests.kernels.harness import Maker, program_of
 
@@ -43,10 +45,40 @@ def streamed_program() -> tuple[bytes, bytes]:
     return encode(program), weights
 
 
+def cascade_program(striped: bool = True) -> tuple[bytes, bytes]:
+    """Convolution, table and sum: in stripes of two rows, with rings of three and two rows, or whole."""
+    make = Maker(np.random.default_rng(3))
+    x, y = make.tensor((1, 8, 5, 4)), make.tensor((1, 8, 5, 4))
+    pool = ConstPool()
+    weights = make.weights((4, 3, 3, 4), 0)
+    bias = make.bias(4, x, weights)
+    options = {"padding": 0, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1,
+               "fusedActivationFunction": 0}  # fmt: skip
+    row, ring = 20, Ref(Region.SCRATCH, rows=3 if striped else 0)
+    places = {x: Ref(Region.INPUT), y: ring}
+    (conv,) = select(Op(Builtin.CONV_2D, [x, weights, bias], [y], options), places.__getitem__, pool)
+    second = Ref(Region.SCRATCH, rows=2, offset=64) if striped else Ref(Region.SCRATCH, offset=160)
+    table = mc.Table(ring, second, pool.add(np.arange(256, dtype=np.uint8)[::-1].copy()), 8, row, row, row)
+    dims, strides = (8, 1, 1, 1, 1, row), (row, 0, 0, 0, 0, 1)
+    walk = mc.Broadcast(Ref(Region.INPUT), second, Ref(Region.OUTPUT), dims, strides, strides, strides)
+    one = 1 << 30
+    add = mc.Add(walk, 20, 1, -2, 3, one, 0, one, 0, one, -19, -128, 127)
+    steps: list[mc.Step] = []
+    for y0 in range(0, 8, 2):
+        split = [(y0, y0 + 1), (y0 + 1, y0 + 2)] if y0 % 3 == 2 else [(y0, y0 + 2)]  # the ring's end
+        steps += [mc.Step(0, y0, y0 + 2), *(mc.Step(1, *rows) for rows in split), mc.Step(2, y0, y0 + 2)]
+    calls: tuple[mc.Params, ...] = (conv, table, add)
+    calls = (mc.Cascade(3, len(steps), tuple(steps)), *calls) if striped else calls
+    shape = (descriptor("int8", x.shape),)
+    raw = pool.bytes()
+    program = Program(calls, shape, shape, len(raw), 104 if striped else 320, weights_crc=zlib.crc32(raw))
+    return encode(program), raw
+
+
 def programs(per_case: int = 4) -> list[tuple[bytes, bytes]]:
     """(microcode, weights) pairs, one op each."""
     make = Maker(np.random.default_rng(0))
-    result = [streamed_program()]
+    result = [streamed_program(), *[cascade_program()] * 2 * per_case]
     for case in CASES:
         for _ in range(per_case):
             program, weights, _, _ = program_of([case(make)])

@@ -15,7 +15,7 @@ from openneutron.compiler.microcode import Kernel, Program, Ref, Region, decode,
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.run import native
 from tests.native import build, libraries
-from tests.runtime.programs import streamed_program
+from tests.runtime.programs import cascade_program, streamed_program
 
 LIBRARY = libraries()["portable"]
 
@@ -40,6 +40,44 @@ def test_runs_and_prefetches():
     np.testing.assert_array_equal(x, y)  # the table reverses, twice
     assert (model.scratch_bytes, model.prefetch_bytes) == (32, 256)
     assert [k for k, _ in model.profile([x])] == [Kernel.PREFETCH, Kernel.WAIT, Kernel.TABLE, Kernel.TABLE]
+
+
+def test_a_cascade_equals_its_stages_whole():
+    x = np.random.default_rng(1).integers(-128, 128, (1, 8, 5, 4), np.int8)
+    models = [native.NativeModel(*cascade_program(striped), library=LIBRARY) for striped in (True, False)]
+    (striped,), (whole,) = (model.run([x]) for model in models)
+    np.testing.assert_array_equal(striped, whole)
+    assert [m.scratch_bytes for m in models] == [104, 320]
+    conv, table, add = Kernel.CONV_2D, Kernel.TABLE, Kernel.ADD
+    assert [k for k, _ in models[0].profile([x])][:6] == [conv, table, add, conv, table, table]
+
+
+def _cascade(steps: list[tuple[int, int, int]], stages: int = 3, count: int = 0, drop: int = 0) -> bytes:
+    microcode, _ = cascade_program()
+    program = decode(microcode)
+    call = mc.Cascade(stages, count or len(steps), tuple(mc.Step(*s) for s in steps))
+    return encode(replace(program, calls=(call, *program.calls[1 : len(program.calls) - drop])))
+
+
+@pytest.mark.parametrize(
+    ("microcode", "message"),
+    [
+        (_cascade([(3, 0, 1)]), "kernel's range (call 0, kernel CASCADE)"),
+        (_cascade([(0, 0, 9)]), "kernel's range (call 0"),
+        (_cascade([(1, 0, 9)]), "kernel's range (call 0"),
+        (_cascade([(0, 2, 2)]), "kernel's range (call 0"),
+        (_cascade([(0, 0, 4)]), "memory region (call 0"),  # four rows in a ring of three
+        (_cascade([(1, 1, 4)]), "memory region (call 0"),  # beyond the end of a ring
+        (_cascade([(2, 0, 3)]), "memory region (call 0"),
+        (_cascade([(0, 0, 1)], stages=0), "kernel's range (call 0"),
+        (_cascade([(0, 0, 1)], stages=4), "kernel"),
+        (_cascade([(0, 0, 1)], count=2), "kernel's range (call 0"),
+        (_cascade([(0, 0, 1)], drop=1), "(call 0, kernel CASCADE)"),
+        (_cascade([(0, 0, 1)], drop=3), "(call 0, kernel CASCADE)"),
+    ],
+)
+def test_cascade_errors(microcode, message):
+    assert message in refuse(microcode, cascade_program()[1])
 
 
 @pytest.mark.parametrize(

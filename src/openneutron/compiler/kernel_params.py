@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from openneutron.compiler.layout import F32, I32, U8, U16, U32, Dims, Strides, U32x4
+from openneutron.compiler.layout import F32, I32, U8, U16, U32, Dims, Strides, Tail, U32x4
 
 
 class Region(IntEnum):
@@ -53,6 +53,7 @@ class Kernel(IntEnum):
     QUANTIZE = 22
     DEQUANTIZE = 23
     ARG_MAX = 24
+    CASCADE = 25
 
 
 @dataclass(frozen=True)
@@ -546,6 +547,37 @@ class Dequantize(Params):
     count: U32
     scale: F32
     zero: I32
+
+
+# --- several calls as one, in stripes of rows -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Step:
+    """Part of a cascade: output rows y0 .. y1 - 1 of one of its stages."""
+
+    stage: U16
+    y0: U16
+    y1: U16
+    reserved: U16 = 0
+
+    def __str__(self) -> str:
+        return f"{self.stage}:{self.y0}..{self.y1}"
+
+
+@dataclass(frozen=True)
+class Cascade(Params):
+    """The next `stages` calls are not run as they stand but as `steps` say: stripes of rows, interleaved.
+
+    A stage is a window kernel (its y0 and y1 are the step's), an element-wise kernel or a TABLE; of the last
+    two, the outermost dimension (`dims[0]`, `rows`) counts rows, and a rolling buffer (`Ref.rows`) is allowed
+    as long as no step goes beyond its end and on at its beginning.
+    """
+
+    kernel = Kernel.CASCADE
+    stages: U32
+    count: U32
+    steps: Annotated[tuple[Step, ...], Tail(Step)]
 
 
 PARAMS: dict[Kernel, type[Params]] = {cls.kernel: cls for cls in Params.__subclasses__()}

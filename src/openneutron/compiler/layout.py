@@ -20,6 +20,13 @@ class Word:
     count: int = 0
 
 
+@dataclass(frozen=True)
+class Tail:
+    """A record's last field: any number of items behind the fixed part."""
+
+    item: type
+
+
 U8 = Annotated[int, Word("uint8_t", "B")]
 U16 = Annotated[int, Word("uint16_t", "H")]
 U32 = Annotated[int, Word("uint32_t", "I")]
@@ -40,11 +47,30 @@ def layout(cls: type) -> Iterator[tuple[str, Word | type]]:
     hints = get_type_hints(cls, include_extras=True)
     for f in fields(cls):
         hint = hints[f.name]
+        if _tail(hint) is not None:
+            continue
         if get_origin(hint) is Annotated:
             yield f.name, next(a for a in get_args(hint) if isinstance(a, Word))
         else:
             assert is_dataclass(hint), f"{cls.__name__}.{f.name} has no layout"
             yield f.name, cast(type, hint)
+
+
+def _tail(hint: Any) -> Tail | None:
+    return next((a for a in get_args(hint) if isinstance(a, Tail)), None) if hint is not None else None
+
+
+@cache
+def _find_tail(cls: Any) -> tuple[str, type] | None:
+    for name, hint in get_type_hints(cls, include_extras=True).items():
+        if (tail := _tail(hint)) is not None:
+            return name, tail.item
+    return None
+
+
+def tail_of(cls: type) -> tuple[str, type] | None:
+    """The name and the item of a layout's tail, if it has one."""
+    return _find_tail(cls)
 
 
 def word_bytes(word: Word) -> int:
@@ -83,20 +109,26 @@ def _flatten(value: Any) -> Iterator[Any]:
 
 
 def pack(value: Any) -> bytes:
-    """The bytes of one layout."""
+    """The bytes of one layout, its tail included."""
     try:
-        return format_of(type(value)).pack(*_flatten(value))
+        fixed = format_of(type(value)).pack(*_flatten(value))
+        tail = tail_of(type(value))
+        return fixed if tail is None else fixed + b"".join(map(pack, getattr(value, tail[0])))
     except struct.error as error:
         raise ValueError(f"{value}: {error}") from error
 
 
-def unpack(cls: type[T], raw: bytes, offset: int = 0) -> T:
-    """One layout read from bytes."""
-    return _build(cls, iter(format_of(cls).unpack_from(raw, offset)))
-
-
-def _build(cls: type[T], values: Iterator[Any]) -> T:
+def unpack(cls: type[T], raw: bytes, offset: int = 0, tail_bytes: int = 0) -> T:
+    """One layout read from bytes, with `tail_bytes` of its tail."""
     items: dict[str, Any] = {}
+    if (tail := tail_of(cls)) is not None:
+        begin, size = offset + format_of(cls).size, format_of(tail[1]).size
+        items[tail[0]] = tuple(unpack(tail[1], raw, begin + at) for at in range(0, tail_bytes, size))
+    return _build(cls, iter(format_of(cls).unpack_from(raw, offset)), items)
+
+
+def _build(cls: type[T], values: Iterator[Any], given: dict[str, Any] | None = None) -> T:
+    items: dict[str, Any] = dict(given or {})
     for name, word in layout(cls):
         if not isinstance(word, Word):
             items[name] = _build(word, values)

@@ -5,8 +5,8 @@ A microcode is a header, the descriptors of its inputs and outputs, and a list o
     Header (160 bytes) | Descriptor x (inputs + outputs) | Call, Call, ...
 
 A call is one word `kernel | size << 16` (the size of the record in bytes, this word included) and the
-parameters of that kernel (`kernel_params`). Every address and size is explicit, so that the driver can check
-all of it before it runs anything.
+parameters of that kernel (`kernel_params`). A cascade's stages are the calls behind it.
+Every address and size is explicit, so that the driver can check all of it before it runs anything.
 
 The header keeps the word positions that NXP's runtime reads sizes from, but a magic of its own: this
 microcode is for OpenNeutron's firmware, and NXP's runtime must refuse it.
@@ -32,6 +32,7 @@ from openneutron.compiler.kernel_params import (
     AveragePool2D,
     BatchMatmul,
     Broadcast,
+    Cascade,
     Conv2D,
     Conv2DPointwise,
     Copy,
@@ -55,6 +56,7 @@ from openneutron.compiler.kernel_params import (
     ResizeBilinear,
     Softmax,
     SquaredDifference,
+    Step,
     Table,
     View,
     Wait,
@@ -73,6 +75,7 @@ from openneutron.compiler.layout import (
     format_of,
     layout,
     pack,
+    tail_of,
     unpack,
     word_bytes,
 )
@@ -91,6 +94,7 @@ __all__ = [
     "AveragePool2D",
     "BatchMatmul",
     "Broadcast",
+    "Cascade",
     "Conv2D",
     "Conv2DPointwise",
     "Copy",
@@ -120,6 +124,7 @@ __all__ = [
     "ResizeBilinear",
     "Softmax",
     "SquaredDifference",
+    "Step",
     "Strides",
     "Table",
     "View",
@@ -134,6 +139,7 @@ __all__ = [
     "layout",
     "pack",
     "seal",
+    "tail_of",
     "unpack",
     "word_bytes",
 ]
@@ -294,11 +300,11 @@ def _decode_body(raw: bytes, header: Header) -> Program:
     for _ in range(header.calls):
         kind, size = struct.unpack_from("<HH", raw, at)
         cls = PARAMS[Kernel(kind)]
-        if size != 4 + format_of(cls).size:
-            raise ValueError(
-                f"call {len(calls)} has {size} bytes, {cls.__name__} takes {4 + format_of(cls).size}"
-            )
-        calls.append(unpack(cls, raw, at + 4))
+        fixed, tail = 4 + format_of(cls).size, tail_of(cls)
+        more = size - fixed
+        if more and (tail is None or more < 0 or more % format_of(tail[1]).size):
+            raise ValueError(f"call {len(calls)} has {size} bytes, {cls.__name__} takes {fixed}")
+        calls.append(unpack(cls, raw, at + 4, more))
         at += size
     version = header.converter_version
     targets = {number: name for name, number in TARGET_IDS.items()}
@@ -330,10 +336,19 @@ def disassemble(program: Program) -> list[str]:
         for i, d in enumerate(items):
             shape = list(d.dims[: d.rank])
             lines.append(f"; {name}{i}: {DType(d.dtype).name.lower()}{shape} {d.bytes} bytes")
+    stages = 0  # of the last cascade, still to come
     for i, call in enumerate(program.calls):
         text = " ".join(_operand(call, name) for name, _ in layout(type(call)))
-        lines.append(f"{i:4d}  {call.kernel.name.lower():<18} {text}")
+        lines.append(f"{i:4d}  {'  ' if stages else ''}{call.kernel.name.lower():<18} {text}")
+        stages = max(0, stages - 1)
+        if isinstance(call, Cascade):
+            stages = call.stages
+            lines += [f"      ; {' '.join(map(str, row))}" for row in _rows(call.steps, 10)]
     return lines
+
+
+def _rows(items: Sequence[Step], count: int) -> list[Sequence[Step]]:
+    return [items[i : i + count] for i in range(0, len(items), count)]
 
 
 def _operand(call: Params, name: str) -> str:

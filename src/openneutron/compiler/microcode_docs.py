@@ -21,7 +21,8 @@ endian:
     Header | Descriptor x (inputs + outputs) | Call, Call, ... | zeros to a multiple of 16
 
 A call is one word, `kernel | size << 16` (the size in bytes, this word included), and the parameters of that
-kernel. `openneutron disasm FILE.pte` prints a microcode as text.
+kernel. The stages of a CASCADE are the calls behind it, and are counted like all others.
+`openneutron disasm FILE.pte` prints a microcode as text.
 """
 
 
@@ -38,6 +39,9 @@ def _table(cls: type) -> Iterator[str]:
         else:
             yield f"| {at} | {name} | [{word.__name__}](#{word.__name__.lower()}) |"
             at += mc.format_of(word).size
+    if (tail := mc.tail_of(cls)) is not None:
+        name, item = tail
+        yield f"| {at} | {name} | any number of [{item.__name__}](#{item.__name__.lower()}) |"
     yield ""
 
 
@@ -53,7 +57,7 @@ def docs_text() -> str:
     """The whole page."""
     lines = [_INTRODUCTION, f"Format version {mc.FORMAT_VERSION}, magic `0x{mc.MAGIC:08X}`.", ""]
     lines += ["## Parts", ""]
-    for cls in (mc.Header, mc.Descriptor, mc.Ref, mc.View, mc.Window, mc.Broadcast):
+    for cls in (mc.Header, mc.Descriptor, mc.Ref, mc.View, mc.Window, mc.Broadcast, mc.Step):
         lines += _section(cls.__name__, cls)
     lines += ["Regions: " + ", ".join(f"{r.name} {int(r)}" for r in mc.Region) + "."]
     lines += ["Element types: " + ", ".join(f"{d.name} {int(d)}" for d in mc.DType) + ".", ""]

@@ -71,7 +71,7 @@ def header_text() -> str:
     regions = [(r.name, int(r)) for r in mc.Region]
     lines += _enum("NeutronRegion", "NEUTRON_REGION_", regions, "Where a NeutronRef points.")
     lines += _enum("NeutronDType", "NEUTRON_DTYPE_", [(d.name, int(d)) for d in mc.DType], "Element types.")
-    shared = (mc.Ref, mc.View, mc.Window, mc.Broadcast, mc.Descriptor, mc.Header)
+    shared = (mc.Ref, mc.View, mc.Window, mc.Broadcast, mc.Step, mc.Descriptor, mc.Header)
     for cls in (*shared, *(mc.PARAMS[k] for k in mc.Kernel)):
         lines += _struct(cls)
     lines += [
