@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,20 @@ from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
-from torch.utils.flop_counter import flop_registry
 
 from openneutron.compiler.result import CompiledGraph
 from openneutron.converter.kernel_selection import SUFFIX, kernel_selection_code
+from openneutron.cpu_cost import operator_of
+from openneutron.diagnostics import Reject
 from openneutron.files import write_atomically
-from openneutron.fx import overload
+from openneutron.fx import op_name
 from openneutron.litert.ir import Graph
 from openneutron.options import CompileOptions
 from openneutron.package.backend import NeutronPartitioner, Partition
 from openneutron.partition.clusters import Rejected, is_compute
 from openneutron.run.program_file import ProgramInfo, parse_program
 from openneutron.target import Target, find_target
+from openneutron.timeline import BORDER_KINDS, NPU_KINDS, Event, program_timeline, total
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,22 @@ class CompiledProgram:
             return [kernel_selection_code(kernels, self.partitions[0].converted.converter, self.target.name)]
         return [code for code in codes if code is not None]
 
+    @property
+    def methods(self) -> dict[str, ExportedProgram]:
+        """The Edge programs by the names of their methods."""
+        return {"forward": self.edge}
+
+    @cached_property
+    def timeline(self) -> tuple[Event, ...]:
+        """What the program does, step by step, with estimated cycles; empty for the eiq converter."""
+        return program_timeline(self.methods, self.target)
+
+    def cycles(self, *kinds: str) -> int:
+        """Estimated cycles of the steps of these kinds; of the whole program if none are given."""
+        if not kinds:
+            return total(self.timeline)
+        return sum(event.advance for event in self.timeline if event.kind in kinds)
+
     def save(self, path: Path | str) -> Path:
         """Write the .pte, and beside it the kernel selection; nothing half-written is ever seen."""
         path = Path(path)
@@ -125,7 +144,10 @@ class CompiledProgram:
             "planned_bytes": self.planned_bytes,
             "program_bytes": len(self.pte),
             "fits": self.fits,
-            "cycles_estimated": sum(graph.cycles for graph in self.compiled),
+            "cycles_estimated": self.cycles(),
+            "cycles_npu": self.cycles(*NPU_KINDS),
+            "cycles_cpu": self.cycles("cpu"),
+            "cycles_borders": self.cycles(*BORDER_KINDS),
             "kernels": self.kernels,
         }
 
@@ -135,6 +157,7 @@ def describe(
     edge: ExportedProgram,
     partitioner: NeutronPartitioner,
     npu_nodes: tuple[str, ...] | None = None,
+    delegated: bool = True,
 ) -> CompiledProgram:
     """Collect what is known of a program that `partitioner` has divided, or of one with these nodes."""
     if npu_nodes is None:
@@ -144,7 +167,7 @@ def describe(
         pte=pte,
         options=partitioner.options,
         partitions=tuple(_partition(lowered) for lowered in delegates(module)),
-        rejected=tuple(partitioner.rejected),
+        rejected=tuple(partitioner.rejected) if delegated else _switched_off(module),
         npu_nodes=npu_nodes,
         macs_cpu=sum(node_macs(node) for node in cpu_nodes(module)),
         edge=edge,
@@ -170,13 +193,14 @@ def cpu_nodes(module: GraphModule) -> list[Node]:
 
 
 def node_macs(node: Node) -> int:
-    """Multiply-accumulates of one operator, counted as torch does; 0 for those that have none."""
-    op = overload(node)
-    formula = None if op is None else flop_registry.get(op.overloadpacket)
-    if formula is None:
-        return 0
-    values = [a.meta["val"] if isinstance(a, Node) else a for a in node.args]
-    return int(formula(*values, **node.kwargs, out_val=node.meta["val"])) // 2
+    """Multiply-accumulates of one operator; 0 for those that have none."""
+    return operator_of(node).macs
+
+
+def _switched_off(module: GraphModule) -> tuple[Rejected, ...]:
+    """Every operator of a program that was not to be delegated."""
+    reject = Reject("ON204", "Delegation is switched off", "Compile with delegate=True (--delegate).")
+    return tuple(Rejected(node, op_name(node) or str(node.target), reject) for node in cpu_nodes(module))
 
 
 def _partition(lowered: LoweredBackendModule) -> Partition:

@@ -102,7 +102,8 @@ CODES: dict[str, CodeInfo] = {
     "ON203": CodeInfo("constraint not met", "The operator is known, but this use of it exceeds a limit."),
     "ON204": CodeInfo(
         "excluded by the user",
-        "The operator is named in operators_not_to_delegate, or check_op_support refused it.",
+        "The operator is named in operators_not_to_delegate, check_op_support refused it, or delegation is "
+        "switched off altogether.",
     ),
     "ON205": CodeInfo(
         "dynamic shape",

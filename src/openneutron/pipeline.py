@@ -66,7 +66,8 @@ def compile_model(
         partitioner=[partitioner] if delegate else [],
         compile_config=EdgeCompileConfig(_check_ir_validity=True, _skip_dim_order=False),
     )
-    return package_program(remove_quant_io(edge) if int8_io else edge, partitioner)
+    edge = remove_quant_io(edge) if int8_io else edge
+    return package_program(edge, partitioner, delegated=delegate)
 
 
 def compile_litert(
@@ -130,11 +131,14 @@ def export_model(module: torch.nn.Module | ExportedProgram, example_inputs: Inpu
 
 
 def package_program(
-    edge: EdgeProgramManager, partitioner: NeutronPartitioner, npu_nodes: tuple[str, ...] | None = None
+    edge: EdgeProgramManager,
+    partitioner: NeutronPartitioner,
+    npu_nodes: tuple[str, ...] | None = None,
+    delegated: bool = True,
 ) -> CompiledProgram:
     """Serialize a lowered program, seal it, and describe what is in it."""
     kept = copy_graph(edge.exported_program())  # to_executorch changes the program it is given
-    return describe(seal(edge.to_executorch().buffer), kept, partitioner, npu_nodes)
+    return describe(seal(edge.to_executorch().buffer), kept, partitioner, npu_nodes, delegated)
 
 
 def _tuple(inputs: Any) -> Inputs:

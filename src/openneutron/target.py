@@ -2,11 +2,60 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from openneutron.diagnostics import fail, nearest
 
 MIB = 1024 * 1024
+
+
+def _parameter(unit: str, source: str) -> Any:
+    return field(metadata={"unit": unit, "source": source})
+
+
+_FITTED = "fitted to the published times of CifarNet, DS-CNN and MobileNetV1 0.25-128"
+_ASSUMED = "assumption, not measured: "
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """The parameters of the cycle estimate of one target, each with its unit and where it comes from.
+
+    `openneutron.compiler.cost` uses those of the NPU, `openneutron.cpu_cost` those that begin with `cpu_`.
+    """
+
+    call_cycles: int = _parameter("cycles per kernel call", f"{_FITTED}: the CPU starts the NPU and waits")
+    sram_bytes_per_cycle: float = _parameter("bytes per cycle", f"{_FITTED}: reading and writing together")
+    copy_setup_cycles: int = _parameter("cycles per callback", f"{_ASSUMED}starting or awaiting a copy")
+    flash_bytes_per_second: int = _parameter("bytes per second", "data sheet: xSPI, 16 lanes at 250 MHz DDR")
+    cpu_frequency_hz: int = _parameter("Hz", "the Cortex-M33's clock, as in NXP's logs")
+    cpu_dispatch_cycles: int = _parameter(
+        "cycles per operator", f"{_ASSUMED}ExecuTorch finds and calls a kernel, which checks its arguments"
+    )
+    cpu_float_mac_cycles: float = _parameter(
+        "cycles per MAC", f"{_ASSUMED}portable float kernels with the FPU; indexes are computed for every one"
+    )
+    cpu_int8_mac_cycles: float = _parameter("cycles per MAC", f"{_ASSUMED}CMSIS-NN with the DSP extension")
+    cpu_float_element_cycles: float = _parameter(
+        "cycles per element", f"{_ASSUMED}portable element-wise and reducing float kernels"
+    )
+    cpu_int8_element_cycles: float = _parameter("cycles per element", f"{_ASSUMED}CMSIS-NN and its like")
+    cpu_function_cycles: float = _parameter(
+        "cycles per element", f"{_ASSUMED}exp, log, tanh of the C library"
+    )
+    cpu_move_cycles: float = _parameter("cycles per element", f"{_ASSUMED}copies with computed indexes")
+    cpu_quantize_cycles: float = _parameter("cycles per element", f"{_ASSUMED}scale, round, clamp")
+    cpu_dequantize_cycles: float = _parameter("cycles per element", f"{_ASSUMED}subtract and scale")
+    cpu_transpose_cycles: float = _parameter(
+        "cycles per byte", f"{_ASSUMED}the delegate's own transpose at a partition's border"
+    )
+
+    def table(self) -> Iterator[tuple[str, float, str, str]]:
+        """Name, value, unit and source of every parameter."""
+        for item in fields(self):
+            yield item.name, getattr(self, item.name), item.metadata["unit"], item.metadata["source"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +70,7 @@ class Target:
     macs_per_pipe: int  # input channels multiplied and added per pipeline and cycle
     frequency_hz: int
     sram_bytes: int
-    flash_bytes_per_second: int  # peak; the NPU cannot read flash, the CPU copies
+    cost: CostModel
 
     @property
     def num_macs(self) -> int:
@@ -51,7 +100,6 @@ _NEUTRON_S = (
 _N1 = "{chip} has a Neutron N1-16; this backend compiles for the N3 generation only"
 
 # SRAM: "7.5 MB" taken as MiB. Clock: 325 MHz at most, NXP's own logs print 324.
-# Flash: xSPI, 16 lanes at 250 MHz on both edges.
 TARGETS: dict[str, Target] = {
     "imxrt700": Target(
         name="imxrt700",
@@ -62,7 +110,23 @@ TARGETS: dict[str, Target] = {
         macs_per_pipe=8,
         frequency_hz=324_000_000,
         sram_bytes=15 * MIB // 2,
-        flash_bytes_per_second=1_000_000_000,
+        cost=CostModel(
+            call_cycles=6_000,
+            sram_bytes_per_cycle=2,
+            copy_setup_cycles=500,
+            flash_bytes_per_second=1_000_000_000,
+            cpu_frequency_hz=324_000_000,
+            cpu_dispatch_cycles=2_000,
+            cpu_float_mac_cycles=12,
+            cpu_int8_mac_cycles=1.5,
+            cpu_float_element_cycles=30,
+            cpu_int8_element_cycles=10,
+            cpu_function_cycles=120,
+            cpu_move_cycles=12,
+            cpu_quantize_cycles=24,
+            cpu_dequantize_cycles=12,
+            cpu_transpose_cycles=4,
+        ),
     ),
 }
 REFUSED_TARGETS: dict[str, RefusedTarget] = {

@@ -228,16 +228,23 @@ def output_path(given: str | None, name: str) -> Path:
 
 
 def write_report(path: Path, result: Result) -> None:
-    """The summary and every layer, as a web page or as JSON."""
+    """The report as a web page or as JSON."""
     from openneutron.files import write_atomically
-    from openneutron.report.html import render_html
-    from openneutron.report.summary import layers
+    from openneutron.report.data import report_data
 
-    data = {**result.summary, "layers": layers(result.program)}
-    text = render_html(data) if path.suffix == ".html" else json.dumps(data, indent=2)
+    data = report_data(result.program, path=result.output)
+    text = render(data, result.program) if path.suffix == ".html" else json.dumps(data, indent=1)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text.encode())
+
+
+def render(data: dict[str, Any], program: CompiledProgram) -> str:
+    """The web page of a report."""
+    from openneutron.report.html import render_html
+    from openneutron.report.summary import layers
+
+    return render_html({**data["summary"], "layers": layers(program)})
 
 
 def _load_library(path: str) -> None:

@@ -20,10 +20,6 @@ from typing import Any
 from openneutron.compiler import microcode as mc
 from openneutron.target import Target
 
-CALL_CYCLES = 6_000  # the CPU programs the NPU and waits for it
-BYTES_PER_CYCLE = 2  # of SRAM, reading and writing together
-COPY_SETUP_CYCLES = 500  # a callback that starts or awaits a copy
-
 
 class Bound(Enum):
     """What limits a call."""
@@ -44,36 +40,57 @@ class Cost:
     bound: Bound
 
 
+@dataclass(frozen=True)
+class Slot:
+    """When a call runs: `advance` is by how much the CPU's clock moves on, less than `cycles` for a copy."""
+
+    start: int
+    cycles: int
+    advance: int
+    bound: Bound
+
+
 def cost_of(call: mc.KernelCall, target: Target) -> Cost:
     """The cost of one call by itself, as if nothing ran beside it."""
+    model = target.cost
     if isinstance(call, mc.Prefetch):
-        cycles = call.size * target.frequency_hz // target.flash_bytes_per_second
-        return Cost(0, call.size, COPY_SETUP_CYCLES + cycles, Bound.FLASH)
+        cycles = call.size * target.frequency_hz // model.flash_bytes_per_second
+        return Cost(0, call.size, model.copy_setup_cycles + cycles, Bound.FLASH)
     if isinstance(call, mc.Wait):
-        return Cost(0, 0, COPY_SETUP_CYCLES, Bound.OVERHEAD)
+        return Cost(0, 0, model.copy_setup_cycles, Bound.OVERHEAD)
     macs, passes = _compute(call, target)
     moved = _bytes_moved(call)
-    memory = moved // BYTES_PER_CYCLE
+    memory = int(moved / model.sram_bytes_per_cycle)
     work = max(passes, memory)
-    bound = Bound.OVERHEAD if work < CALL_CYCLES else Bound.MAC if passes >= memory else Bound.SRAM
-    return Cost(macs, moved, CALL_CYCLES + work, bound)
+    bound = Bound.OVERHEAD if work < model.call_cycles else Bound.MAC if passes >= memory else Bound.SRAM
+    return Cost(macs, moved, model.call_cycles + work, bound)
+
+
+def run_times(calls: Sequence[mc.KernelCall], target: Target) -> list[Slot]:
+    """When every call runs: one after the other, prefetches beside the others until they are awaited."""
+    setup = target.cost.copy_setup_cycles
+    now = flash_free = 0
+    ready: dict[int, int] = {}
+    slots = []
+    for call in calls:
+        cost = cost_of(call, target)
+        cycles = advance = cost.cycles
+        bound = cost.bound
+        if isinstance(call, mc.Prefetch):
+            flash_free = max(now + setup, flash_free) + cost.cycles - setup
+            ready[call.channel] = flash_free
+            cycles, advance = flash_free - now, setup
+        elif isinstance(call, mc.Wait):
+            cycles = advance = max(setup, ready.get(call.channel, 0) - now)
+            bound = Bound.FLASH if advance > setup else Bound.OVERHEAD
+        slots.append(Slot(now, cycles, advance, bound))
+        now += advance
+    return slots
 
 
 def total_cycles(calls: Sequence[mc.KernelCall], target: Target) -> int:
-    """Cycles of a program: calls one after the other, prefetches beside them until they are awaited."""
-    now = flash_free = 0
-    ready: dict[int, int] = {}
-    for call in calls:
-        cost = cost_of(call, target)
-        if isinstance(call, mc.Prefetch):
-            now += COPY_SETUP_CYCLES
-            flash_free = max(now, flash_free) + cost.cycles - COPY_SETUP_CYCLES
-            ready[call.channel] = flash_free
-        elif isinstance(call, mc.Wait):
-            now = max(now + cost.cycles, ready.get(call.channel, 0))
-        else:
-            now += cost.cycles
-    return now
+    """Cycles of a program; a copy that nobody awaits ends it too."""
+    return max((slot.start + slot.cycles for slot in run_times(calls, target)), default=0)
 
 
 def _compute(call: Any, target: Target) -> tuple[int, int]:

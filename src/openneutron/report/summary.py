@@ -11,6 +11,7 @@ from openneutron.compiled import CompiledProgram
 from openneutron.fx import op_name
 from openneutron.litert.ir import Builtin
 from openneutron.package.backend import Partition
+from openneutron.report.cost_model import error_label
 
 
 def summarize(program: CompiledProgram, path: Path | None) -> dict[str, Any]:
@@ -33,6 +34,7 @@ def summarize(program: CompiledProgram, path: Path | None) -> dict[str, Any]:
         "transpose_cycles_estimated": sum(sum(found) for found in borders),
         "channels_last_helps": _channels_last_helps(program),
         "time_us_estimated": round(data["cycles_estimated"] / frequency * 1e6, 1),
+        "estimate_label": error_label(),
     }
     data["hint"] = best_hint(data)
     return data

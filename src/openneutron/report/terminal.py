@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from openneutron.report.cost_model import error_range
+
 MOST_REASONS = 12
 
 
@@ -42,9 +44,8 @@ def print_summary(console: Console, data: Mapping[str, Any]) -> None:
     ]
     if data["cycles_estimated"]:
         cycles, micro = data["cycles_estimated"], data["time_us_estimated"]
-        rows.append(
-            ("NPU time", f"{cycles:,} cycles, {micro / 1000:.3f} ms [yellow](estimated, not measured)[/]")
-        )
+        rows.append(("time", f"{cycles:,} cycles, {micro / 1000:.3f} ms [yellow]({error_range()})[/]"))
+        rows.append(("of it", _parts(data)))
     for name, value in rows:
         table.add_row(name, value)
     console.print(table)
@@ -91,6 +92,16 @@ def _borders(data: Mapping[str, Any]) -> str:
     if data["runtime_transposes"]:
         parts.insert(1, f"{_count(data['runtime_transposes'], 'transpose')} by the runtime")
     return ", ".join(parts)
+
+
+def _parts(data: Mapping[str, Any]) -> str:
+    """What the time is made of."""
+    named = {
+        "NPU": "cycles_npu",
+        "CPU operators": "cycles_cpu",
+        "quantizing and transposing": "cycles_borders",
+    }
+    return ", ".join(f"{name} {data[key] / data['cycles_estimated']:.0%}" for name, key in named.items())
 
 
 def _count(number: int, what: str) -> str:

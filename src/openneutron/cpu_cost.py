@@ -1,0 +1,135 @@
+"""Estimated cycles of operators that stay on the CPU, from their names and shapes.
+
+A rough model with assumed parameters (`openneutron.target.CostModel`, those that begin with `cpu_`): nobody
+has published times of single operators on the Cortex-M33 of an i.MX RT700. It tells portable float kernels
+from the int8 kernels of the Cortex-M dialect, multiplications from walks over elements, and these from
+functions of the C library. Good for "this operator costs more than the whole NPU part", not for a per cent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from torch import Tensor
+from torch.fx import Node
+
+from openneutron.fx import bind_args, op_name, tensor_of
+from openneutron.target import Target
+
+Shape = Sequence[int]
+
+_CONVOLUTIONS = frozenset({"convolution", "conv1d", "conv2d", "quantized_conv2d"})
+_DEPTHWISE = frozenset({"quantized_depthwise_conv2d"})
+_TRANSPOSED = frozenset({"conv_transpose1d", "conv_transpose2d", "quantized_transpose_conv2d"})
+_PRODUCTS = frozenset({"mm", "bmm", "matmul", "linear", "addmm", "baddbmm", "quantized_linear",
+                       "quantized_batch_matmul"})  # fmt: skip
+# ExecuTorch turns them into a second name for the same memory.
+_VIEWS = frozenset({"view_copy", "view", "et_view", "alias", "getitem"})
+_MOVES = frozenset({
+    "permute_copy", "transpose_copy", "transpose", "slice_copy", "slice_scatter", "cat", "stack", "clone",
+    "_clone_dim_order", "_to_dim_order_copy", "_to_copy", "expand_copy", "select_copy", "split_copy",
+    "split_with_sizes_copy", "unbind_copy", "squeeze_copy", "unsqueeze_copy", "constant_pad_nd", "pad",
+    "repeat", "full", "full_like", "index", "index_select", "gather", "embedding", "flip", "roll",
+    "pixel_shuffle", "pixel_unshuffle", "copy", "as_strided_copy", "arange", "detach_copy",
+})  # fmt: skip
+_FUNCTIONS = frozenset({
+    "exp", "expm1", "log", "log1p", "log2", "log10", "tanh", "sigmoid", "sin", "cos", "tan", "atan", "atan2",
+    "asin", "acos", "sinh", "cosh", "sqrt", "rsqrt", "pow", "erf", "gelu", "elu", "_softmax", "_log_softmax",
+    "softmax", "native_layer_norm", "native_group_norm",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A call of an operator: its name, the shapes it reads and writes, and the taps of a pooling window."""
+
+    name: str  # as in `aten.add.Tensor`, or `aten::add.out` as a .pte spells it
+    inputs: tuple[Shape, ...]
+    output: Shape
+    bytes_moved: int = 0  # read and written once each
+    window: int = 1
+
+    @property
+    def namespace(self) -> str:
+        """The part before the name: aten, quantized_decomposed, cortex_m, ..."""
+        return self.name.replace("::", ".").split(".")[0]
+
+    @property
+    def base(self) -> str:
+        """The name without namespace, overload and memory layout."""
+        parts = self.name.replace("::", ".").split(".")
+        return (parts[1] if len(parts) > 1 else parts[0]).removesuffix("_nhwc")
+
+    @property
+    def kind(self) -> str:
+        """quantize, dequantize or cpu."""
+        for kind in ("quantize", "dequantize"):
+            if self.base.startswith(f"{kind}_per"):
+                return kind
+        return "cpu"
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates; 0 for what has none."""
+        first, second = (*self.inputs, (), ())[:2]
+        if self.base in ("addmm", "baddbmm"):
+            first = second
+        if self.base in _CONVOLUTIONS and len(second) > 1:
+            return prod(self.output) * prod(second[1:])
+        if self.base in _DEPTHWISE:
+            return prod(self.output) * prod(second[1:-1])
+        if self.base in _TRANSPOSED:
+            return prod(first) * prod(second[1:])
+        if self.base in _PRODUCTS and first:
+            return prod(self.output) * first[-1]
+        return 0
+
+
+def operator_of(node: Node) -> Operator:
+    """The call a node of an Edge program makes."""
+    found = tensor_of(node)
+    value = node.meta.get("val")
+    if found is None and isinstance(value, tuple | list):
+        found = next((v for v in value if isinstance(v, Tensor)), None)
+    read = [t for n in node.all_input_nodes if (t := tensor_of(n)) is not None]
+    inputs = tuple(tuple(int(d) for d in t.shape) for t in read)
+    name = op_name(node) or str(node.target)
+    if found is None:
+        return Operator(name, inputs, ())
+    args = bind_args(node) if op_name(node) else {}
+    kernel = args.get("kernel_size") or ()
+    window = prod(kernel) if isinstance(kernel, list | tuple) else int(kernel)
+    if args.get("transposed"):  # one operator for both directions; the names tell them apart here
+        name = "aten.conv_transpose2d.input"
+    moved = sum(t.numel() * t.element_size() for t in (*read, found))
+    return Operator(name, inputs, tuple(int(d) for d in found.shape), int(moved), window)
+
+
+def cpu_cycles(op: Operator, target: Target) -> int:
+    """Estimated cycles, in the NPU's clock."""
+    model = target.cost
+    int8 = op.namespace == "cortex_m"
+    elements = max([prod(op.output) * op.window, *(prod(s) for s in op.inputs)])
+    if op.base in _VIEWS:
+        work = 0.0
+    elif op.kind == "quantize":
+        work = model.cpu_quantize_cycles * prod(op.output)
+    elif op.kind == "dequantize":
+        work = model.cpu_dequantize_cycles * prod(op.output)
+    elif op.macs:
+        work = op.macs * (model.cpu_int8_mac_cycles if int8 else model.cpu_float_mac_cycles)
+    elif op.base in _MOVES:
+        work = model.cpu_move_cycles * prod(op.output)
+    elif op.base in _FUNCTIONS:
+        work = model.cpu_function_cycles * prod(op.output)
+    else:
+        work = elements * (model.cpu_int8_element_cycles if int8 else model.cpu_float_element_cycles)
+    return round((model.cpu_dispatch_cycles + work) * target.frequency_hz / model.cpu_frequency_hz)
+
+
+def transpose_cycles(nbytes: int, target: Target) -> int:
+    """Estimated cycles of the delegate transposing a tensor at a partition's border."""
+    model = target.cost
+    return round(model.cpu_transpose_cycles * nbytes * target.frequency_hz / model.cpu_frequency_hz)

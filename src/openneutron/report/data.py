@@ -1,0 +1,167 @@
+"""The report as plain data: everything the page, the JSON file, `diff` and `check` read.
+
+docs/report-schema.md documents every field. Add fields; a changed meaning needs a new SCHEMA number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from openneutron import __version__
+from openneutron.compiled import CompiledProgram
+from openneutron.compiler.place import aligned
+from openneutron.report.cost_model import describe_cost_model
+from openneutron.report.nodes import NodeEntry, program_nodes
+from openneutron.report.summary import summarize
+from openneutron.target import Target
+from openneutron.timeline import Event
+
+SCHEMA = 1
+
+
+def report_data(
+    program: CompiledProgram,
+    *,
+    name: str | None = None,
+    path: Path | str | None = None,
+    errors: Sequence[Mapping[str, Any]] = (),
+    what_if: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """What is known of a compiled program, as JSON can hold it; `path` is where its .pte is."""
+    where = None if path is None else Path(path)
+    nodes = program_nodes(program)
+    timeline = program.timeline
+    return {
+        "schema": SCHEMA,
+        "generator": f"openneutron {__version__}",
+        "name": name or (where.stem if where else "program"),
+        "summary": summarize(program, where),
+        "cost_model": describe_cost_model(program.target),
+        "nodes": _nodes(nodes, timeline, program),
+        "timeline": _timeline(timeline, nodes),
+        "memory": _memory(program, timeline),
+        "roofline": roofline(program.target),
+        "errors": [dict(entry) for entry in errors],
+        "what_if": [dict(entry) for entry in what_if],
+        "missing": [],
+    }
+
+
+def roofline(target: Target) -> dict[str, float]:
+    """The machine's limits, in the NPU's cycles."""
+    return {
+        "macs_per_cycle": target.num_macs,
+        "sram_bytes_per_cycle": target.cost.sram_bytes_per_cycle,
+        "flash_bytes_per_cycle": round(target.cost.flash_bytes_per_second / target.frequency_hz, 4),
+        "frequency_hz": target.frequency_hz,
+    }
+
+
+def _nodes(
+    nodes: Sequence[NodeEntry], timeline: Sequence[Event], program: CompiledProgram
+) -> list[dict[str, Any]]:
+    reasons = {entry.node.name: entry.as_dict() for entry in program.rejected}
+    ids = _ids(nodes)
+    calls: dict[int, list[int]] = {}
+    cycles: dict[int, int] = {}
+    macs: dict[int, int] = {}
+    work = {node.id: node.macs for node in nodes}
+    for index, event in enumerate(timeline):
+        found = _event_ids(event, ids)
+        for number in found:
+            calls.setdefault(number, []).append(index)
+        if found:  # a fused call is counted for the node with the most multiplications, else the first
+            owner = max(found, key=lambda number: work[number])
+            cycles[owner] = cycles.get(owner, 0) + event.advance
+            macs[owner] = macs.get(owner, 0) + event.macs
+    result = []
+    for node in nodes:
+        reason = reasons.get(node.name) if node.where == "cpu" else None
+        result.append(
+            {
+                "id": node.id,
+                "name": node.name,
+                "op": node.op,
+                "where": node.where,
+                "partition": node.partition,
+                "method": node.method,
+                "inputs": list(node.inputs),
+                "shape": list(node.shape),
+                "dtype": node.dtype,
+                "macs": macs.get(node.id, 0) if timeline else node.macs,
+                "cycles": cycles.get(node.id, 0),
+                "calls": calls.get(node.id, []),
+                "reason": reason and {key: reason[key] for key in ("code", "reason", "hint")},
+            }
+        )
+    return result
+
+
+def _timeline(timeline: Sequence[Event], nodes: Sequence[NodeEntry]) -> list[dict[str, Any]]:
+    ids = _ids(nodes)
+    return [
+        {
+            "index": index,
+            "kind": event.kind,
+            "name": event.name,
+            "kernel": event.kernel,
+            "method": event.method,
+            "partition": event.partition,
+            "call": event.call,
+            "nodes": _event_ids(event, ids),
+            "start": event.start,
+            "cycles": event.cycles,
+            "advance": event.advance,
+            "bound": event.bound,
+            "macs": event.macs,
+            "bytes": event.nbytes,
+            "reads": list(event.reads),
+            "writes": list(event.writes),
+            "border": event.border,
+        }
+        for index, event in enumerate(timeline)
+    ]
+
+
+def _memory(program: CompiledProgram, timeline: Sequence[Event]) -> list[dict[str, Any]]:
+    """The memory map of every partition; the eiq converter tells only the sizes."""
+    at = {(e.partition, e.call): i for i, e in enumerate(timeline) if e.call is not None}
+    result = []
+    for number, partition in enumerate(program.partitions):
+        compiled = partition.converted.compiled
+        buffers = () if compiled is None or not timeline else compiled.buffers
+        result.append(
+            {
+                "partition": number,
+                "scratch_bytes": partition.converted.scratch_bytes,
+                "prefetch_bytes": partition.converted.prefetch_bytes,
+                "buffers": [
+                    {
+                        "name": b.name,
+                        "region": b.region.name.lower(),
+                        "offset": b.offset,
+                        "nbytes": aligned(b.nbytes),
+                        "first": at[number, b.first_call],
+                        "last": at[number, b.last_call],
+                        "tensors": list(b.tensors),
+                    }
+                    for b in buffers
+                ],
+            }
+        )
+    return result
+
+
+def _ids(nodes: Sequence[NodeEntry]) -> dict[tuple[str, str], int]:
+    found: dict[tuple[str, str], int] = {}
+    for node in nodes:
+        for name in (node.name, *node.aliases):
+            found.setdefault((node.method, name), node.id)
+    return found
+
+
+def _event_ids(event: Event, ids: Mapping[tuple[str, str], int]) -> list[int]:
+    known = (ids.get((event.method, name)) for name in event.nodes)
+    return list(dict.fromkeys(i for i in known if i is not None))

@@ -1,0 +1,163 @@
+"""The graph of a program with its delegates opened: every operator, where it runs, and what it reads."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from executorch.exir.delegate import executorch_call_delegate
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import Node
+
+from openneutron.compiled import CompiledProgram
+from openneutron.cpu_cost import operator_of
+from openneutron.fx import bind_args, op_name, tensor_of
+from openneutron.litert.ir import Graph
+from openneutron.package.backend import Partition
+from openneutron.partition.clusters import is_compute
+
+Ids = tuple[int, ...]
+
+
+@dataclass
+class NodeEntry:
+    """An operator, a program input or a program output; `aliases` are nodes that stand for its result."""
+
+    id: int
+    name: str
+    op: str
+    where: str  # npu, cpu or io
+    partition: int | None
+    method: str
+    inputs: Ids
+    shape: tuple[int, ...]
+    dtype: str
+    macs: int = 0
+    aliases: list[str] = field(default_factory=list)
+
+
+def program_nodes(program: CompiledProgram) -> list[NodeEntry]:
+    """Every operator of a compiled program in execution order, with its inputs and outputs."""
+    walk = _Walk()
+    for method, exported in program.methods.items():
+        walk.program(method, exported)
+    return walk.nodes
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self.nodes: list[NodeEntry] = []
+        self._partitions = 0
+
+    def program(self, method: str, exported: ExportedProgram) -> None:
+        specs = exported.graph_signature.input_specs
+        users = {s.arg.name for s in specs if s.kind is InputKind.USER_INPUT and hasattr(s.arg, "name")}
+        made: dict[Node, Ids] = {}
+        outputs: dict[Node, list[Ids]] = {}  # of delegates
+        for node in exported.graph.nodes:
+            if node.op == "placeholder":
+                made[node] = self._add(node, "input", "io", None, method, ()) if node.name in users else ()
+            elif node.op == "output":
+                self._outputs(node, method, made)
+            elif node.op != "call_function":
+                made[node] = ()
+            elif node.target is executorch_call_delegate:
+                lowered = getattr(exported.graph_module, node.args[0].target)
+                arguments = [made[a] for a in node.args[1:]]
+                outputs[node] = self._delegate(lowered, arguments, method)
+                made[node] = tuple(i for ids in outputs[node] for i in ids)
+            elif node.target is operator.getitem:
+                source, index = node.args
+                made[node] = outputs[source][index] if source in outputs else made[source]
+            else:
+                name = op_name(node) or str(node.target)
+                made[node] = self._add(node, name, "cpu", None, method, _sources(node, made))
+
+    def _outputs(self, node: Node, method: str, made: dict[Node, Ids]) -> None:
+        values = node.args[0] if isinstance(node.args[0], list | tuple) else [node.args[0]]
+        for number, value in enumerate(values):
+            if isinstance(value, Node):
+                self._append(f"output_{number}", "output", "io", None, method, made[value], *_type(value))
+
+    def _delegate(self, lowered: Any, arguments: list[Ids], method: str) -> list[Ids]:
+        """The nodes of a partition; what its outputs are made by."""
+        number, self._partitions = self._partitions, self._partitions + 1
+        found = lowered.meta.get("_delegate_info_meta")
+        if isinstance(found, Partition) and found.lowered.naive is found.lowered.graph:
+            return self._litert(found.lowered.graph, arguments, method, number)
+        inner: ExportedProgram = lowered.original_module
+        names = iter(arguments)
+        users = set(inner.graph_signature.user_inputs)
+        made: dict[Node, Ids] = {}
+        for node in inner.graph.nodes:
+            if node.op == "placeholder":
+                made[node] = next(names, ()) if node.name in users else ()
+            elif node.op == "output":
+                return [made[value] for value in node.args[0]]
+            elif not is_compute(node):  # quantization around an operator, or a pick of one of its results
+                made[node] = _sources(node, made)
+                if node.target is operator.getitem:
+                    for entry in made[node]:
+                        self.nodes[entry].aliases.append(node.name)
+            else:
+                # Without an input that is no constant it is computed at compile time.
+                inputs = _sources(node, made)
+                made[node] = self._add(node, op_name(node), "npu", number, method, inputs) if inputs else ()
+        return []
+
+    def _litert(self, graph: Graph, arguments: list[Ids], method: str, number: int) -> list[Ids]:
+        """The operators of a LiteRT model, named after what they write."""
+        made: dict[str, Ids] = {t.name: ids for t, ids in zip(graph.inputs, arguments, strict=True)}
+        for op in graph.ops:
+            inputs = [made.get(t.name, ()) for t in op.inputs if t is not None]
+            ids = tuple(dict.fromkeys(i for source in inputs for i in source))
+            out = op.outputs[0]
+            entry = self._append(
+                out.name, op.custom_name or op.kind.name, "npu", number, method, ids, out.shape, out.dtype
+            )
+            made |= {t.name: entry for t in op.outputs}
+        return [made.get(t.name, ()) for t in graph.outputs]
+
+    def _add(self, node: Node, op: str, where: str, partition: int | None, method: str, inputs: Ids) -> Ids:
+        macs = operator_of(node).macs if node.op == "call_function" else 0
+        shape, dtype = _type(node)
+        dtype = _quantized_type(node) if where == "npu" else dtype
+        return self._append(node.name, op, where, partition, method, inputs, shape, dtype, macs)
+
+    def _append(
+        self, name: str, op: str, where: str, partition: int | None, method: str, inputs: Ids,
+        shape: Sequence[int], dtype: str, macs: int = 0,
+    ) -> Ids:  # fmt: skip
+        number = len(self.nodes)
+        self.nodes.append(
+            NodeEntry(number, name, op, where, partition, method, inputs, tuple(shape), dtype, macs)
+        )
+        return (number,)
+
+
+def _sources(node: Node, made: dict[Node, Ids]) -> Ids:
+    return tuple(dict.fromkeys(i for source in node.all_input_nodes for i in made.get(source, ())))
+
+
+def _type(node: Node) -> tuple[tuple[int, ...], str]:
+    """Shape and type of a result."""
+    tensor = tensor_of(node)
+    value = node.meta.get("val")
+    if tensor is None and isinstance(value, tuple | list):
+        tensor = next((v for v in value if isinstance(v, torch.Tensor)), None)
+    if tensor is None:
+        return (), type(value).__name__
+    return tuple(int(d) for d in tensor.shape), str(tensor.dtype).removeprefix("torch.")
+
+
+def _quantized_type(node: Node) -> str:
+    """The type a delegated operator's result has on the NPU; the Edge program computes it in float."""
+    for user in node.users:
+        if op_name(user).startswith("quantized_decomposed.quantize_per"):
+            return str(bind_args(user)["dtype"]).removeprefix("torch.")
+    inner = (u for u in node.users if u.op == "call_function")
+    return next(map(_quantized_type, inner), _type(node)[1])
