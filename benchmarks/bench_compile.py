@@ -1,4 +1,4 @@
-"""Compile time from LiteRT bytes to microcode, and the cycle estimate beside published measurements."""
+"""Compile time from LiteRT bytes to microcode. `bench_cost_model.py` judges the estimates."""
 
 from __future__ import annotations
 
@@ -11,20 +11,13 @@ from openneutron.litert.file import read, write
 from openneutron.options import CompileOptions
 from openneutron.target import find_target
 
-# Whole-inference cycles published for i.MX RT700 at 324 MHz.
-PUBLISHED = {
-    "CifarNet": 332_748,
-    "DS-CNN (MLPerf Tiny)": 186_624,
-    "MobileNetV1-0.25-128": 893_916,
-    "MobileNetV1-1.0-224 *": 17_293_824,
-}
 STREAMED = {"MobileNetV1-1.0-224 *": lambda: mobilenet_v1(1.0, 224)}  # weights in flash, as published
 
 
 def main() -> None:
     """Print the table."""
     target = find_target("imxrt700")
-    titles = f"{'seconds':>9}{'weights':>12}{'MACs':>14}{'cycles (est.)':>15}{'published':>11}{'error':>8}"
+    titles = f"{'seconds':>9}{'weights':>12}{'MACs':>14}{'cycles (est.)':>15}"
     print(f"{'network':<24}{titles}")
     for name, make in {**NETWORKS, **STREAMED}.items():
         try:
@@ -36,14 +29,10 @@ def main() -> None:
         options = CompileOptions(fetch_constants_to_sram=name in STREAMED)
         compiled = compile_graph(read(raw), target, options)
         seconds = time.perf_counter() - begun
-        known = PUBLISHED.get(name)
-        published = f"{known:,}" if known else "-"
-        error_text = f"{compiled.cycles / known - 1:+.1%}" if known else "-"
         print(
             f"{name:<24}{seconds:>9.2f}{len(compiled.weights):>12,}{compiled.macs:>14,}{compiled.cycles:>15,}"
-            f"{published:>11}{error_text:>8}"
         )
-    print("* not used to fit the cost model, weights streamed; the other published rows were used")
+    print("* weights streamed from flash")
 
 
 if __name__ == "__main__":

@@ -87,6 +87,15 @@ def cifarnet() -> Graph:
     return net.classify(10)
 
 
+def ds_cnn() -> Graph:
+    """DS-CNN for keywords as in MLPerf Tiny: 64 channels, four separable convolutions; 2,656,768 MACs."""
+    net = Network(1, 49, 10, 1).conv(64, (10, 4), 2)
+    for _ in range(4):
+        net.conv(0, 3).conv(64, 1)
+    rows, columns = net.x.shape[1:3]
+    return net.pool(Builtin.AVERAGE_POOL_2D, (rows, columns), (1, 1)).classify(12)
+
+
 def mobilenet_v1(alpha: float = 0.25, size: int = 128, classes: int = 1001) -> Graph:
     """MobileNetV1."""
     net = Network(1, size, size, 3).conv(int(32 * alpha), 3, 2)

@@ -27,6 +27,9 @@ class CostModel:
     """
 
     call_cycles: int = _parameter("cycles per kernel call", f"{_FITTED}: the CPU starts the NPU and waits")
+    drain_cycles: float = _parameter(
+        "cycles per tile of `pipes` outputs", f"{_ASSUMED}one accumulator is rescaled and written each cycle"
+    )
     sram_bytes_per_cycle: float = _parameter("bytes per cycle", f"{_FITTED}: reading and writing together")
     copy_setup_cycles: int = _parameter("cycles per callback", f"{_ASSUMED}starting or awaiting a copy")
     flash_bytes_per_second: int = _parameter("bytes per second", "data sheet: xSPI, 16 lanes at 250 MHz DDR")
@@ -111,8 +114,9 @@ TARGETS: dict[str, Target] = {
         frequency_hz=324_000_000,
         sram_bytes=15 * MIB // 2,
         cost=CostModel(
-            call_cycles=6_000,
-            sram_bytes_per_cycle=2,
+            call_cycles=500,
+            drain_cycles=8,
+            sram_bytes_per_cycle=3,
             copy_setup_cycles=500,
             flash_bytes_per_second=1_000_000_000,
             cpu_frequency_hz=324_000_000,

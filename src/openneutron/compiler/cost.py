@@ -1,12 +1,10 @@
 """Estimated cycles of kernel calls: the larger of a compute and a memory bound, plus what starting costs.
 
-These are estimates of a simple model, not measurements. The compute bound counts the passes of an
-output-stationary array: `pipes` output channels side by side, `macs_per_pipe` input channels each; a channel
-count that does not fill the array wastes the rest, and a depthwise convolution uses one multiplier a pipe.
-Call overhead and SRAM rate are fitted to three whole-network times published for i.MX RT700 (CifarNet,
-DS-CNN, MobileNetV1-0.25) by a coarse grid search. Two parameters on three points: the 4 % by which these
-agree say how well it fits, not how well it predicts. On MobileNetV1 1.0-224 with weights in flash, which took
-no part in the fit, the estimate is 24 % low. `benchmarks/bench_compile.py` prints all four.
+These are estimates of a simple model, not measurements (docs/cost-model.md). The compute bound counts the
+passes of an output-stationary array: `pipes` output channels side by side, `macs_per_pipe` input channels
+each; a channel count that does not fill the array wastes the rest, and a depthwise convolution uses one
+multiplier a pipe. When a tile of outputs is done its accumulators are emptied, which stops the array. The
+parameters are the target's (`CostModel`); `benchmarks/bench_cost_model.py` prints their errors.
 """
 
 from __future__ import annotations
@@ -58,11 +56,12 @@ def cost_of(call: mc.KernelCall, target: Target) -> Cost:
         return Cost(0, call.size, model.copy_setup_cycles + cycles, Bound.FLASH)
     if isinstance(call, mc.Wait):
         return Cost(0, 0, model.copy_setup_cycles, Bound.OVERHEAD)
-    macs, passes = _compute(call, target)
+    macs, passes, tiles = _compute(call, target)
     moved = _bytes_moved(call)
+    compute = int(passes + tiles * model.drain_cycles)
     memory = int(moved / model.sram_bytes_per_cycle)
-    work = max(passes, memory)
-    bound = Bound.OVERHEAD if work < model.call_cycles else Bound.MAC if passes >= memory else Bound.SRAM
+    work = max(compute, memory)
+    bound = Bound.OVERHEAD if work < model.call_cycles else Bound.MAC if compute >= memory else Bound.SRAM
     return Cost(macs, moved, model.call_cycles + work, bound)
 
 
@@ -93,27 +92,25 @@ def total_cycles(calls: Sequence[mc.KernelCall], target: Target) -> int:
     return max((slot.start + slot.cycles for slot in run_times(calls, target)), default=0)
 
 
-def _compute(call: Any, target: Target) -> tuple[int, int]:
-    """Multiply-accumulates, and the cycles of the array they take."""
+def _compute(call: Any, target: Target) -> tuple[int, int, int]:
+    """Multiply-accumulates, the passes of the array they take, and the tiles of outputs they make."""
     pipes, depth = target.pipes * target.units, target.macs_per_pipe
-    if isinstance(call, mc.Conv2D | mc.Conv2DPointwise):
-        w = call.window
-        pixels, taps = w.batch * (w.y1 - w.y0) * w.out_w, w.kernel_h * w.kernel_w
-        return pixels * taps * w.in_c * w.out_c, pixels * taps * _up(w.in_c, depth) * _up(w.out_c, pipes)
-    if isinstance(call, mc.DepthwiseConv2D):
-        w = call.window
-        pixels, taps = w.batch * (w.y1 - w.y0) * w.out_w, w.kernel_h * w.kernel_w
-        return pixels * taps * w.out_c, pixels * taps * _up(w.out_c, pipes)
-    if isinstance(call, mc.AveragePool2D | mc.MaxPool2D):
-        w = call.window
-        return 0, w.batch * (w.y1 - w.y0) * w.out_w * w.kernel_h * w.kernel_w * _up(w.out_c, pipes)
     if isinstance(call, mc.FullyConnected):
-        passes = call.rows * _up(call.in_features, depth) * _up(call.out_features, pipes)
-        return call.rows * call.in_features * call.out_features, passes
+        tiles = call.rows * _up(call.out_features, pipes)
+        macs = call.rows * call.in_features * call.out_features
+        return macs, tiles * _up(call.in_features, depth), tiles
     if isinstance(call, mc.BatchMatmul):
-        count = prod(call.batch)
-        return count * call.m * call.n * call.k, count * call.m * _up(call.k, depth) * _up(call.n, pipes)
-    return 0, 0
+        tiles = prod(call.batch) * call.m * _up(call.n, pipes)
+        return prod(call.batch) * call.m * call.n * call.k, tiles * _up(call.k, depth), tiles
+    if (w := getattr(call, "window", None)) is None:
+        return 0, 0, 0
+    pixels, taps = w.batch * (w.y1 - w.y0) * w.out_w, w.kernel_h * w.kernel_w
+    tiles = pixels * _up(w.out_c, pipes)
+    if isinstance(call, mc.Conv2D | mc.Conv2DPointwise):
+        return pixels * taps * w.in_c * w.out_c, tiles * taps * _up(w.in_c, depth), tiles
+    if isinstance(call, mc.DepthwiseConv2D):
+        return pixels * taps * w.out_c, tiles * taps, tiles
+    return 0, tiles * taps, tiles  # pooling
 
 
 def _bytes_moved(call: Any) -> int:

@@ -32,6 +32,7 @@ def summarize(program: CompiledProgram, path: Path | None) -> dict[str, Any]:
         "border_transposes": sum(len(found) for found in borders),
         "runtime_transposes": by_runtime,
         "transpose_cycles_estimated": sum(sum(found) for found in borders),
+        "quantize_cycles_estimated": program.cycles("quantize", "dequantize"),
         "channels_last_helps": _channels_last_helps(program),
         "time_us_estimated": round(data["cycles_estimated"] / frequency * 1e6, 1),
         "estimate_label": error_label(),
@@ -75,21 +76,32 @@ def best_hint(data: dict[str, Any]) -> str:
         if data["macs_cpu"]:
             effect = f"{_share(data['macs_cpu'], data['macs_npu'])} of the MACs are there"
         return f"{first['node']} runs on the CPU and {effect}: {first['reason']}. {first['hint']}".strip()
-    if data["border_transposes"] and data["transpose_cycles_estimated"] and data["channels_last_helps"]:
-        part = data["transpose_cycles_estimated"] / data["cycles_estimated"]
-        count = data["border_transposes"]
-        plural = "s" if count > 1 else ""
-        return (
-            f"channels-last inputs (--use_channels_last_dim_order) would remove up to {count} "
-            f"transpose{plural}, {part:.0%} of the estimated cycles."
-        )
+    savings = _border_savings(data)
+    if savings and savings[0][0]:
+        return savings[0][1]
     if reasons:
         return f"{reasons[0]['node']} runs on the CPU: {reasons[0]['reason']}. {reasons[0]['hint']}".strip()
-    if data["quantize_steps"] + data["dequantize_steps"]:
-        return (
-            "The CPU quantizes inputs and outputs: -r makes them int8, if the application can give them so."
-        )
+    if savings:
+        return savings[0][1]
     return "Nothing to mend: everything runs on the NPU."
+
+
+def _border_savings(data: dict[str, Any]) -> list[tuple[int, str]]:
+    """What could be saved at the borders, in cycles and words, the most first; 0 if they are unknown."""
+
+    def share(cycles: int) -> str:
+        return f", {cycles / data['cycles_estimated']:.0%} of the estimated cycles" if cycles else ""
+
+    result = []
+    if data["quantize_steps"] + data["dequantize_steps"]:
+        cycles = data["quantize_cycles_estimated"]
+        text = "The CPU quantizes inputs and outputs: -r makes them int8, if the application can give them so"
+        result.append((cycles, f"{text}{share(cycles)}."))
+    cycles, count = data["transpose_cycles_estimated"], data["border_transposes"]
+    if count and cycles and data["channels_last_helps"]:
+        text = f"would remove up to {count} transpose{'s' if count > 1 else ''}{share(cycles)}."
+        result.append((cycles, f"channels-last inputs (--use_channels_last_dim_order) {text}"))
+    return sorted(result, key=lambda saving: -saving[0])
 
 
 def _border_transposes(partition: Partition) -> list[int]:

@@ -1,0 +1,52 @@
+"""The cost model against published measurements, and the table that says so."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from openneutron.report.cost_model import MEASUREMENTS, describe_cost_model, error_label
+from openneutron.target import TARGETS
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def bench():
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        spec = importlib.util.spec_from_file_location("bench_cost_model", BENCHMARKS / "bench_cost_model.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.mark.parametrize("measurement", MEASUREMENTS, ids=lambda m: m.model)
+def test_estimates_are_what_the_table_says_and_within_the_bars(bench, measurement):
+    assert bench.estimate(measurement) == measurement.estimated_cycles
+    assert abs(measurement.error) <= (0.15 if measurement.fitted else 0.25)
+
+
+def test_every_parameter_has_a_unit_and_a_source():
+    data = describe_cost_model(TARGETS["imxrt700"])
+    for name, row in data["parameters"].items():
+        assert row["value"] > 0 and row["unit"] and row["source"], name
+    assert [v["fitted"] for v in data["validation"]] == [True, True, True, False]
+
+
+def test_the_page_on_the_cost_model_has_the_numbers_of_the_code():
+    page = (BENCHMARKS.parent / "docs" / "cost-model.md").read_text()
+    for m in MEASUREMENTS:
+        assert f"| {m.published_cycles:,} | {m.estimated_cycles:,} | {100 * m.error:+.1f} % |" in page, (
+            m.model
+        )
+    for name, value, _, _ in TARGETS["imxrt700"].cost.table():
+        assert f"`{name}`" in page or name == "cpu_frequency_hz", name
+        assert f"{value:,}" in page or f"{value:.0e}".replace("+0", "") in page or value > 1e8, (name, value)
+
+
+def test_the_label_names_both_errors():
+    assert "not measured" in error_label() and "within 2%" in error_label() and "-1%" in error_label()
