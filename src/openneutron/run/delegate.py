@@ -1,4 +1,4 @@
-"""Bringing the native half into the process: the delegate, and ExecuTorch's kernels for quantization."""
+"""Bringing the native half into the process: the delegate, and kernels for the operators around it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 NATIVE = Path(__file__).resolve().parents[1] / "_native"
 DELEGATE = NATIVE / "libneutron_backend.so"
+CORTEX_M = NATIVE / "libneutron_cortex_m.so"
 REHEARSE = NATIVE / "neutron_rehearse"
 _BUILD = "Run `make setup` in the repository, or install the package again (pip install -e .)."
 
@@ -29,7 +30,10 @@ def executorch_library(name: str) -> Path:
 
 @cache
 def load_runtime(library: Path = DELEGATE) -> Runtime:
-    """ExecuTorch's runtime with our delegate and the operators a quantized program calls."""
+    """ExecuTorch's runtime with our delegate and the operators a quantized program calls.
+
+    What is registered is so for the whole process: any other user of ExecuTorch's runtime sees it too.
+    """
     if not library.exists():
         fail("ON504", library.name, "the ExecuTorch delegate is not built", _BUILD)
     from executorch.runtime import Runtime
@@ -37,6 +41,7 @@ def load_runtime(library: Path = DELEGATE) -> Runtime:
     runtime = Runtime.get()
     if "quantized_decomposed::quantize_per_tensor.out" not in runtime.operator_registry.operator_names:
         _load(executorch_library("libexecutorch_kernels_quantized.so"))
+    _load(CORTEX_M)  # skips what somebody else has registered
     if not runtime.backend_registry.is_available(BACKEND_ID):
         _load(library)
     if not runtime.backend_registry.is_available(BACKEND_ID):

@@ -1,0 +1,64 @@
+"""Calls of cortex_m operators as one program, and what the dialect's Python reference gives for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import executorch.backends.cortex_m.passes  # noqa: F401  registers the reference; its operators.py cannot come first
+import torch
+from executorch.exir import EdgeCompileConfig, to_edge
+
+from openneutron.run.program import LoadedProgram, load_program
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: an operator's name in the dialect and its arguments, of which tensors become inputs."""
+
+    operator: str
+    arguments: tuple[Any, ...]
+
+    def __call__(self, arguments: Sequence[Any]) -> torch.Tensor:
+        return getattr(torch.ops.cortex_m, self.operator).default(*arguments)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return [a for a in self.arguments if isinstance(a, torch.Tensor)]
+
+
+class _Calls(torch.nn.Module):
+    def __init__(self, calls: Sequence[Call]):
+        super().__init__()
+        self.calls = calls
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rest = iter(inputs)
+        return tuple(
+            call([next(rest) if isinstance(a, torch.Tensor) else a for a in call.arguments])
+            for call in self.calls
+        )
+
+
+def compile_calls(calls: Sequence[Call]) -> bytes:
+    """A program whose outputs are those of the calls, each on its own inputs."""
+    inputs = tuple(tensor for call in calls for tensor in call.tensors)
+    exported = torch.export.export(_Calls(calls), inputs, strict=False)
+    edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
+    return edge.to_executorch().buffer
+
+
+def run_calls(calls: Sequence[Call]) -> list[torch.Tensor]:
+    """The calls' results in ExecuTorch's runtime."""
+    return run_program(load_program(compile_calls(calls)), calls)
+
+
+def run_program(program: LoadedProgram, calls: Sequence[Call]) -> list[torch.Tensor]:
+    outputs = program.run([tensor for call in calls for tensor in call.tensors])
+    return [torch.from_numpy(array) for array in outputs]
+
+
+def reference(call: Call) -> torch.Tensor:
+    """The result of the dialect's Python implementation."""
+    return call(call.arguments)
