@@ -173,8 +173,8 @@ def quantized_linear(m: Maker) -> Iterator[Arguments]:
         bias = m.choice([None, m.ints(outputs, -20000, 20000), m.ints(outputs, INT32.min, INT32.max)])
         sums = m.ints(outputs, -20000, 20000).reshape(m.choice([(1, outputs), (outputs,)]))
         low, high = m.bounds()
-        yield (x, w, bias, None if i % 3 else sums, m.choice([0, -m.zero(), 40000]), m.choice([0, 0, m.zero()]), m.zero(),
-               [m.multiplier()], [m.shift(-8)], high, low)  # fmt: skip
+        offsets = m.choice([0, -m.zero(), 40000]), m.choice([0, 0, m.zero()]), m.zero()
+        yield (x, w, bias, None if i % 3 else sums, *offsets, [m.multiplier()], [m.shift(-8)], high, low)
 
 
 def quantized_batch_matmul(m: Maker) -> Iterator[Arguments]:
