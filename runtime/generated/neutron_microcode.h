@@ -10,7 +10,7 @@
 #define NEUTRON_MAX_RANK 6u
 #define NEUTRON_ALIGNMENT 16u
 #define NEUTRON_CRC_OFFSET 56u
-#define NEUTRON_KERNEL_KINDS 26u
+#define NEUTRON_KERNEL_KINDS 27u
 
 #define NEUTRON_TARGET_IMXRT700 1u
 
@@ -43,6 +43,7 @@ typedef enum NeutronKernelKind {
     NEUTRON_KERNEL_DEQUANTIZE = 23,
     NEUTRON_KERNEL_ARG_MAX = 24,
     NEUTRON_KERNEL_CASCADE = 25,
+    NEUTRON_KERNEL_CONV_2D_PLANAR = 26,
 } NeutronKernelKind;
 #endif
 
@@ -510,6 +511,24 @@ typedef struct {
 } NeutronCascadeParams;
 static_assert(sizeof(NeutronCascadeParams) == 8u, "layout of NeutronCascadeParams");
 
+/* Conv2D of one image whose channels are planes, `plane` bytes apart: a picture as PyTorch gives it.
+ *
+ * `weights` are packed in the order channel, row, column of the window.
+ */
+typedef struct {
+    NeutronView input;
+    NeutronView output;
+    NeutronWindow window;
+    uint32_t plane;
+    NeutronRef weights;
+    NeutronRef channels;
+    int32_t input_zero;
+    int32_t output_zero;
+    int32_t clamp_min;
+    int32_t clamp_max;
+} NeutronConv2DPlanarParams;
+static_assert(sizeof(NeutronConv2DPlanarParams) == 136u, "layout of NeutronConv2DPlanarParams");
+
 /* Per kernel: X(KIND, function, parameter struct). */
 #define NEUTRON_FOR_EACH_KERNEL(X) \
     X(WAIT, neutron_wait, NeutronWaitParams) \
@@ -537,6 +556,7 @@ static_assert(sizeof(NeutronCascadeParams) == 8u, "layout of NeutronCascadeParam
     X(QUANTIZE, neutron_quantize, NeutronQuantizeParams) \
     X(DEQUANTIZE, neutron_dequantize, NeutronDequantizeParams) \
     X(ARG_MAX, neutron_arg_max, NeutronArgMaxParams) \
-    X(CASCADE, neutron_cascade, NeutronCascadeParams)
+    X(CASCADE, neutron_cascade, NeutronCascadeParams) \
+    X(CONV_2D_PLANAR, neutron_conv_2d_planar, NeutronConv2DPlanarParams)
 
 #endif

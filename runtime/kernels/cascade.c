@@ -19,6 +19,7 @@ typedef union {
     NeutronBroadcast walk;
     NeutronTableParams table;
     NeutronConv2DParams conv_2d;
+    NeutronConv2DPlanarParams conv_2d_planar;
     NeutronConv2DPointwiseParams conv_2d_pointwise;
     NeutronDepthwiseConv2DParams depthwise_conv_2d;
     NeutronAveragePool2DParams average_pool_2d;
@@ -34,6 +35,7 @@ typedef union {
     static_assert(offsetof(Type, window) == 2 * sizeof(NeutronView), "windows are at one place"); \
     static_assert(offsetof(Type, output) == sizeof(NeutronView), "so are the views")
 SAME_PLACE(NeutronConv2DParams);
+SAME_PLACE(NeutronConv2DPlanarParams);
 SAME_PLACE(NeutronConv2DPointwiseParams);
 SAME_PLACE(NeutronDepthwiseConv2DParams);
 SAME_PLACE(NeutronAveragePool2DParams);
@@ -48,6 +50,7 @@ typedef enum { NO_STAGE, WINDOW, WALK, TABLE } Form;
 static Form form_of(uint32_t kind) {
     switch (kind) {
         case NEUTRON_KERNEL_CONV_2D:
+        case NEUTRON_KERNEL_CONV_2D_PLANAR:
         case NEUTRON_KERNEL_CONV_2D_POINTWISE:
         case NEUTRON_KERNEL_DEPTHWISE_CONV_2D:
         case NEUTRON_KERNEL_AVERAGE_POOL_2D:

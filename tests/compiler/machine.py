@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from openneutron.compiler.fuse import PADDING
+from openneutron.compiler.fuse_conv import PADDING, PLANAR, PLANAR_PADDING
 from openneutron.compiler.schedule import MemoryPlan
 from openneutron.compiler.storage import Home
 from openneutron.compiler.tables import is_table
-from openneutron.litert.ir import Graph, Op, Tensor
+from openneutron.litert.ir import Builtin, Graph, Op, Tensor
 from openneutron.litert.reference import run_reference
 
 
@@ -50,16 +50,31 @@ def run_op(op: Op, values: list[np.ndarray | None]) -> list[np.ndarray]:
         return [table[source.view(np.uint8)].view(op.output.dtype)]
     tensors = list(op.inputs)
     options = dict(op.options)
+    kind = op.kind
+    if op.custom_name == PLANAR:
+        planes = op.operand(0)
+        assert values[0] is not None
+        values = [np.ascontiguousarray(values[0].transpose(0, 2, 3, 1)), *values[1:]]
+        tensors[0] = Tensor(planes.name, values[0].shape, planes.dtype, planes.quant)
+        options[PADDING] = options.pop(PLANAR_PADDING)
+        kind = Builtin.CONV_2D
     if PADDING in options:
         top, bottom, left, right = options.pop(PADDING)
-        source = op.operand(0)
-        assert source.quant is not None and values[0] is not None
+        source = tensors[0]
+        assert source is not None and source.quant is not None and values[0] is not None
         amounts = ((0, 0), (top, bottom), (left, right), (0, 0))
-        values = [np.pad(values[0], amounts, constant_values=source.quant.zero_point[0]), *values[1:]]
+        values = [
+            np.pad(
+                values[0],
+                amounts,
+                constant_values=-128 if kind is Builtin.MAX_POOL_2D else source.quant.zero_point[0],
+            ),
+            *values[1:],
+        ]
         tensors[0] = Tensor(source.name, values[0].shape, source.dtype, source.quant)
     single = Graph(
         list(dict.fromkeys(t for t in tensors if t is not None and not t.is_const)), op.outputs, []
     )
-    single.ops.append(Op(op.kind, tensors, op.outputs, options))
+    single.ops.append(Op(kind, tensors, op.outputs, options))
     feed = {t: v for t, v in zip(tensors, values, strict=True) if t is not None}
     return run_reference(single, [feed[t] for t in single.inputs])

@@ -7,13 +7,18 @@ import pytest
 from graphs import random_inputs
 from machine import run_plan
 
-from openneutron.compiler.fuse import PADDING, fuse
+from openneutron.compiler.compile import compile_graph
+from openneutron.compiler.fuse import fuse
+from openneutron.compiler.fuse_conv import PADDING, PLANAR
 from openneutron.compiler.legalize import import_graph
 from openneutron.compiler.schedule import make_schedule, plan_memory
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Activation, Builtin, Graph, Op, Padding, Quant, Tensor, constant
 from openneutron.litert.reference import run_reference
+from openneutron.options import CompileOptions
+from openneutron.run.native import NativeModel
+from openneutron.target import find_target
 
 Q = Quant.per_tensor(0.05, 3)
 R = Quant.per_tensor(0.03, -10)
@@ -25,8 +30,12 @@ def lowered(graph):
     fused = fuse(import_graph(graph))
     plan = plan_memory(make_schedule(fused))
     inputs = random_inputs(graph, 1)
-    for expected, got in zip(run_reference(graph, inputs), run_plan(fused, plan, inputs), strict=True):
-        np.testing.assert_array_equal(got, expected)
+    expected = run_reference(graph, inputs)
+    compiled = compile_graph(graph, find_target("imxrt700"), CompileOptions())
+    runtime = NativeModel(compiled.microcode, compiled.weights)
+    for outputs in (run_plan(fused, plan, inputs), runtime.run(inputs)):
+        for want, got in zip(expected, outputs, strict=True):
+            np.testing.assert_array_equal(got, want)
     return fused, plan
 
 
@@ -140,6 +149,81 @@ def test_padding_of_channels_stays(amounts):
     b = Builder()
     fused, _ = lowered(b.graph([conv(b, padded(b, b.input("x", (1, 5, 6, 3), quant=Q), amounts))]))
     assert kinds(fused) == ["PAD", "CONV_2D"]
+
+
+POOL = {"padding": 1, "strideH": 2, "strideW": 2, "filterHeight": 2, "filterWidth": 2, **NO_ACTIVATION}
+
+
+def pool_of_padded(kind, value):
+    b = Builder()
+    x = b.input("x", (1, 4, 4, 2), quant=Q)
+    amounts = b.const(np.array(((0, 0), (1, 1), (1, 1), (0, 0)), np.int32))
+    x = b.op(Builtin.PADV2, [x, amounts, b.const(np.array([value], np.int8), Q)], (1, 6, 6, 2), Q)
+    return b.graph([b.op(kind, [x], (1, 3, 3, 2), Q, options=POOL)])
+
+
+def test_padding_with_the_lowest_value_goes_into_a_maximum():
+    fused, _ = lowered(pool_of_padded(Builtin.MAX_POOL_2D, -128))
+    assert kinds(fused) == ["MAX_POOL_2D"]
+
+
+@pytest.mark.parametrize(("kind", "value"), [(Builtin.MAX_POOL_2D, -127), (Builtin.AVERAGE_POOL_2D, -128)])
+def test_padding_that_counts_stays(kind, value):
+    assert kinds(lowered(pool_of_padded(kind, value))[0]) == ["PADV2", kind.name]
+
+
+def test_padding_with_rank_3_goes_into_a_convolution_of_rank_4():
+    b = Builder()
+    x = b.input("x", (1, 9, 3), quant=Q)
+    y = b.reshape(padded(b, x, ((0, 0), (2, 1), (0, 0))), (1, 1, 12, 3))
+    weights = b.const(np.arange(-9, 9, dtype=np.int8).reshape(2, 1, 3, 3), Quant.per_tensor(0.02))
+    bias = b.const(np.array([5, -7], np.int32), Quant.per_tensor(0.001))
+    options = {"padding": 1, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+    y = b.op(Builtin.CONV_2D, [y, weights, bias], (1, 1, 10, 2), R, options={**options, **NO_ACTIVATION})
+    fused, plan = lowered(b.graph([y]))
+    assert kinds(fused) == ["RESHAPE", "CONV_2D"]
+    assert len(plan.schedule.steps) == 1
+
+
+@pytest.mark.parametrize("padding", list(Padding))
+@pytest.mark.parametrize("amounts", [None, ((0, 0), (0, 0), (1, 0), (2, 3))])
+def test_picture_in_planes_is_read_as_it_is(padding, amounts):
+    b = Builder()
+    x = b.input("x", (1, 3, 7, 6), quant=Q)
+    y = b.transpose(x if amounts is None else padded(b, x, amounts), (0, 2, 3, 1))
+    fused, plan = lowered(b.graph([conv(b, y, padding=padding)]))
+    assert kinds(fused) == [PLANAR] if amounts is None else ["PAD", PLANAR]
+    assert plan.scratch_bytes == (0 if amounts is None else 3 * 8 * 11 + 8)
+
+
+def test_transpose_that_something_else_reads_stays():
+    b = Builder()
+    x = b.transpose(b.input("x", (1, 3, 7, 6), quant=Q), (0, 2, 3, 1))
+    again = b.op(Builtin.MUL, [x, x], x.shape, R, options=NO_ACTIVATION)
+    fused, _ = lowered(b.graph([conv(b, x), again]))
+    assert "TRANSPOSE" in kinds(fused) and PLANAR not in kinds(fused)
+
+
+def grouped(b, x, quants=(R, R), order=(0, 1)):
+    parts = []
+    for index in order:
+        cut = b.op(Builtin.SLICE, [x, b.ints((0, 0, 0, 2 * index)), b.ints((1, 6, 6, 2))], (1, 6, 6, 2), Q)
+        parts.append(conv(b, cut, channels=3, quant=quants[index]))
+    return b.op(Builtin.CONCATENATION, parts, (1, 4, 4, 6), R, options={"axis": 3, **NO_ACTIVATION})
+
+
+def test_convolutions_of_equal_slices_are_one_with_groups():
+    b = Builder()
+    fused, plan = lowered(b.graph([grouped(b, b.input("x", (1, 6, 6, 4), quant=Q))]))
+    assert kinds(fused) == ["CONV_2D"]
+    assert fused.ops[0].operand(1).shape == (6, 3, 3, 2)
+    assert plan.scratch_bytes == 0
+
+
+def test_convolutions_of_slices_in_another_order_stay():
+    b = Builder()
+    fused, _ = lowered(b.graph([grouped(b, b.input("x", (1, 6, 6, 4), quant=Q), order=(1, 0))]))
+    assert "CONCATENATION" in kinds(fused)
 
 
 def test_padding_before_a_pool_stays():

@@ -10,14 +10,26 @@ import numpy as np
 
 from openneutron.compiler import microcode as mc
 from openneutron.compiler.constants import ConstPool
+from openneutron.compiler.fuse_conv import PLANAR, PLANAR_PADDING
 from openneutron.compiler.microcode import Program, Ref, Region, descriptor, encode
 from openneutron.compiler.select import select
 from openneutron.litert.ir import Builtin, Op
 from tests.kernels import test_conv, test_elementwise, test_move, test_reduce
 from tests.kernels.harness import Maker, program_of
 
+
+def planar(make: Maker) -> Op:
+    """A convolution of a picture in planes: an operator of the compiler's own, unknown to the oracle."""
+    op = test_conv.conv(make)
+    (_, h, w, _), weights = op.operand(0).shape, op.operand(1)
+    picture = make.tensor((1, weights.shape[3], h, w))
+    out = make.tensor((1, *op.output.shape[1:]), op.output.quant)
+    options = {**op.options, PLANAR_PADDING: (0, 0, 0, 0)}
+    return Op(Builtin.CUSTOM, [picture, *op.inputs[1:]], [out], options, custom_name=PLANAR)
+
+
 CASES = (
-    test_conv.conv, test_conv.grouped, test_conv.depthwise, test_conv.transpose_conv,
+    planar, test_conv.conv, test_conv.grouped, test_conv.depthwise, test_conv.transpose_conv,
     test_conv.fully_connected, test_conv.batch_matmul, test_conv.pool, test_elementwise.add,
     test_elementwise.sub, test_elementwise.mul,
     test_elementwise.extremum, test_elementwise.squared_difference, test_elementwise.prelu,

@@ -106,7 +106,7 @@ def _compute(call: Any, target: Target) -> tuple[int, int, int]:
         return 0, 0, 0
     pixels, taps = w.batch * (w.y1 - w.y0) * w.out_w, w.kernel_h * w.kernel_w
     tiles = pixels * _up(w.out_c, pipes)
-    if isinstance(call, mc.Conv2D | mc.Conv2DPointwise):
+    if isinstance(call, mc.Conv2D | mc.Conv2DPlanar | mc.Conv2DPointwise):
         return pixels * taps * w.in_c * w.out_c, tiles * taps * _up(w.in_c, depth), tiles
     if isinstance(call, mc.DepthwiseConv2D):
         return pixels * taps * w.out_c, tiles * taps, tiles
@@ -118,7 +118,11 @@ def _bytes_moved(call: Any) -> int:
     if (w := getattr(call, "window", None)) is not None:
         taps = w.kernel_h * w.kernel_w
         rows = w.y1 - w.y0
-        weights = taps * w.out_c * (w.in_c if isinstance(call, mc.Conv2D | mc.Conv2DPointwise) else 1)
+        weights = (
+            taps
+            * w.out_c
+            * (w.in_c if isinstance(call, mc.Conv2D | mc.Conv2DPlanar | mc.Conv2DPointwise) else 1)
+        )
         weights = 0 if isinstance(call, mc.AveragePool2D | mc.MaxPool2D) else weights
         return int(
             w.batch * (w.in_h * w.in_w * w.in_c * rows // w.out_h + rows * w.out_w * w.out_c) + weights

@@ -9,7 +9,16 @@ from typing import Any
 
 from openneutron.compiler.constants import ConstPool
 from openneutron.compiler.fuse import PADDING
-from openneutron.compiler.microcode import Conv2D, DepthwiseConv2D, KernelCall, Ref, Region, Table, View
+from openneutron.compiler.microcode import (
+    Conv2D,
+    DepthwiseConv2D,
+    KernelCall,
+    MaxPool2D,
+    Ref,
+    Region,
+    Table,
+    View,
+)
 from openneutron.compiler.schedule import MemoryPlan
 from openneutron.compiler.select import select, supports
 from openneutron.compiler.split import Part, can_split, split, widen_output
@@ -109,7 +118,8 @@ def _virtual(op: Op) -> tuple[Op, Tensor]:
 def _padded_calls(op: Op, ref: Callable[[Tensor], Ref], pool: ConstPool) -> list[KernelCall]:
     """Select for the padded input, then make the window start outside of the real one.
 
-    The kernels take taps outside of the input as the zero point, which is what the padding holds.
+    Convolutions take taps outside of the input as the zero point, which is what the padding holds; maxima
+    leave them out, and the padding holds the lowest value.
     """
     virtual, padded = _virtual(op)
     source = op.operand(0)
@@ -118,7 +128,7 @@ def _padded_calls(op: Op, ref: Callable[[Tensor], Ref], pool: ConstPool) -> list
     calls = select(virtual, lambda t: ref(source) if t is padded else ref(t), pool)
     result: list[KernelCall] = []
     for call in calls:
-        assert isinstance(call, Conv2D | DepthwiseConv2D), f"{call} has no padding"
+        assert isinstance(call, Conv2D | DepthwiseConv2D | MaxPool2D), f"{call} has no padding"
         window = call.window
         window = dataclasses.replace(
             window, in_h=height, in_w=width, pad_top=window.pad_top + top, pad_left=window.pad_left + left

@@ -6,6 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 
+from openneutron.compiler.fuse_conv import (
+    PADDING,
+    fuse_padding,
+    join_group_convolutions,
+    pad_after_reshape,
+    read_planes,
+)
 from openneutron.compiler.quantized import activation_range
 from openneutron.compiler.rewrite import Rewriter, rewrite
 from openneutron.compiler.tables import (
@@ -20,9 +27,7 @@ from openneutron.compiler.tables import (
 from openneutron.litert.ir import Activation, Builtin, Graph, Op, Tensor
 from openneutron.litert.perm import compose, moves_nothing
 
-PADDING = "explicitPadding"
-"""Option of convolutions in the compiler's graphs only: zero points around the input, (top, bottom, left,
-right). LiteRT knows SAME and VALID; the kernels take any padding."""
+__all__ = ["PADDING", "PASSES", "fuse"]
 
 _ACTIVATED = frozenset({
     Builtin.CONV_2D, Builtin.DEPTHWISE_CONV_2D, Builtin.FULLY_CONNECTED, Builtin.ADD, Builtin.SUB,
@@ -118,48 +123,6 @@ def fuse_activations(graph: Graph) -> Graph:
     return rewrite(graph, fuse_one)
 
 
-def fuse_padding(graph: Graph) -> Graph:
-    """PAD of height and width with the zero point goes into the convolutions that read it.
-
-    Exact: a convolution's taps outside of its input count as the zero point. Pools are left alone: padding
-    would take part in the maximum, and in the count of the average.
-    """
-    producers = graph.producers()
-
-    def fuse_one(op: Op, out: Rewriter) -> bool:
-        if op.kind not in (Builtin.CONV_2D, Builtin.DEPTHWISE_CONV_2D) or PADDING in op.options:
-            return False
-        pad = producers.get(op.operand(0))
-        amounts = _zero_padding(pad) if pad is not None else None
-        if pad is None or amounts is None:
-            return False
-        if op.kind is Builtin.CONV_2D and op.operand(1).shape[1:3] == (1, 1):
-            return False  # the pointwise kernel has no padding, and is worth more than the copy it would save
-        (before_n, after_n), (top, bottom), (left, right), (before_c, after_c) = amounts
-        if before_n or after_n or before_c or after_c or min(top, bottom, left, right) < 0:
-            return False
-        options = {**op.options, PADDING: (top, bottom, left, right)}
-        inputs = [out.current(pad.operand(0)), *op.inputs[1:]]
-        out.add(op.kind, inputs, op.output, (*pad.origin, *op.origin), options)
-        return True
-
-    return rewrite(graph, fuse_one)
-
-
-def _zero_padding(op: Op) -> list[tuple[int, int]] | None:
-    """The amounts of a 4-D PAD that pads with the real value 0; None for anything else."""
-    if op.kind not in (Builtin.PAD, Builtin.PADV2) or not op.operand(1).is_const or op.operand(0).rank != 4:
-        return None
-    quant = op.operand(0).quant
-    if quant is None or op.operand(0).dtype != "int8":
-        return None
-    if op.kind is Builtin.PADV2:
-        value = op.operand(2)
-        if not value.is_const or int(value.array.reshape(-1)[0]) != quant.zero_point[0]:
-            return None
-    return [(int(a), int(b)) for a, b in op.operand(1).array]
-
-
 def merge_transposes(graph: Graph) -> Graph:
     """Transposes in a row become one; one that moves nothing in memory becomes a reshape, which is free."""
     producers = graph.producers()
@@ -238,8 +201,11 @@ def separate_outputs(graph: Graph) -> Graph:
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     merge_tables,  # first: the passes below look at tables, not at thirty operators
     fuse_activations,
+    join_group_convolutions,
+    pad_after_reshape,
     fuse_padding,
     merge_transposes,  # before reshapes are merged: it makes some
+    read_planes,
     drop_moves_of_nothing,
     separate_outputs,  # last: dropping a no-op may make an output an input
 )

@@ -54,6 +54,7 @@ class Kernel(IntEnum):
     DEQUANTIZE = 23
     ARG_MAX = 24
     CASCADE = 25
+    CONV_2D_PLANAR = 26
 
 
 @dataclass(frozen=True)
@@ -251,6 +252,26 @@ class Conv2DPointwise(Params):
     input: View
     output: View
     window: Window
+    weights: Ref
+    channels: Ref
+    input_zero: I32
+    output_zero: I32
+    clamp_min: I32
+    clamp_max: I32
+
+
+@dataclass(frozen=True)
+class Conv2DPlanar(Params):
+    """Conv2D of one image whose channels are planes, `plane` bytes apart: a picture as PyTorch gives it.
+
+    `weights` are packed in the order channel, row, column of the window.
+    """
+
+    kernel = Kernel.CONV_2D_PLANAR
+    input: View
+    output: View
+    window: Window
+    plane: U32
     weights: Ref
     channels: Ref
     input_zero: I32

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from openneutron.compiler import microcode as mc
+from openneutron.compiler.fuse_conv import PLANAR, PLANAR_PADDING
 from openneutron.compiler.microcode import KernelCall, Ref, View, Window
 from openneutron.compiler.quantized import (
     activation_range,
@@ -133,6 +134,40 @@ def _conv(op: Op, ctx: Context) -> list[KernelCall]:
             )
         )
     return calls
+
+
+def _planar_problem(op: Op) -> str:
+    if op.custom_name != PLANAR:
+        return f"no kernel computes the custom operator {op.custom_name}"
+    return not_int8(op.operand(0), op.output) or _weights_problem(
+        op.operand(1), op.inputs[2] if len(op.inputs) > 2 else None
+    )
+
+
+def _planar(op: Op, ctx: Context) -> list[KernelCall]:
+    """The window of the convolution on NHWC, with the weights in the order in which planes are read."""
+    source, weights = op.operand(0), op.operand(1).array
+    (_, channels, height, width), (top, bottom, left, right) = source.shape, op.options[PLANAR_PADDING]
+    out_c, kernel_h, kernel_w, _ = weights.shape
+    shape = (1, height + top + bottom, width + left + right, channels)
+    padded = Tensor(source.name, shape, source.dtype, source.quant)
+    window = _window(Op(op.kind, [padded], op.outputs, op.options), kernel_h, kernel_w)
+    window = replace(
+        window, in_h=height, in_w=width, pad_top=window.pad_top + top, pad_left=window.pad_left + left
+    )
+    bias = fold_zero_point(_bias(op, 2, out_c), weights, zero_of(source))
+    multipliers, shifts = channel_multipliers(_scales(source, op.operand(1), op.output, out_c))
+    return [
+        mc.Conv2DPlanar(
+            input=View(ctx.place(source), 1, width),
+            output=dense_view(ctx.ref(op.output), op.output.shape),
+            window=window,
+            plane=height * width,
+            weights=ctx.pool.add(pack_matrix(weights.transpose(0, 3, 1, 2).reshape(out_c, -1))),
+            channels=ctx.pool.add(_channels(bias, multipliers, shifts)),
+            **_quantized_io(op, source),
+        )
+    ]
 
 
 def _depthwise(op: Op, ctx: Context) -> list[KernelCall]:
@@ -306,6 +341,7 @@ def _pool(op: Op, ctx: Context) -> list[KernelCall]:
 
 
 RULES: dict[Builtin, Rule] = {
+    Builtin.CUSTOM: Rule(_planar, _planar_problem),
     Builtin.CONV_2D: Rule(_conv, _conv_problem),
     Builtin.DEPTHWISE_CONV_2D: Rule(_depthwise, _conv_problem),
     Builtin.TRANSPOSE_CONV: Rule(_transpose_conv, _transpose_conv_problem),

@@ -1,0 +1,81 @@
+/* CONV_2D_PLANAR: CONV_2D of one image whose channels are planes, as a picture comes from PyTorch.
+ *
+ * input    int8 [in_c][in_h][in_w]: planes at `plane` bytes, rows and pixels at the view's pitches, no rolling buffer
+ * weights  out_c channels of in_c * kernel_h * kernel_w values in this order, packed (gemm.h)
+ * Everything else as in conv_2d.c. For a few channels only: taps are gathered byte by byte.
+ */
+#include "convolution.h"
+
+/* Windows of 4 channels up to 16 x 16 fit; the patch holds several pixels of the usual ones. */
+#define PATCH_BYTES 1024u
+
+static int32_t check(const NeutronMachine *machine, const NeutronConv2DPlanarParams *p) {
+    const NeutronWindow *w = &p->window;
+    NeutronWindow plane = *w;
+    plane.in_c = 1;
+    NEUTRON_TRY(neutron_check_window(machine, &plane, &p->input, &p->output));
+    NEUTRON_REQUIRE(w->batch == 1 && p->input.ref.rows == 0 && w->in_c >= 1 && w->in_c <= PATCH_BYTES);
+    NEUTRON_REQUIRE((uint64_t)w->kernel_h * w->kernel_w * w->in_c <= PATCH_BYTES && p->plane <= (1u << 30));
+    uint64_t bytes = (uint64_t)(w->in_c - 1u) * p->plane + (uint64_t)(w->in_h - 1u) * p->input.row +
+                     (uint64_t)(w->in_w - 1u) * p->input.pixel + 1u;
+    NEUTRON_TRY(neutron_check_bytes(machine, p->input.ref, bytes, 1, NEUTRON_READ));
+    NEUTRON_REQUIRE(neutron_is_int8(p->input_zero) && neutron_is_int8(p->output_zero));
+    NEUTRON_REQUIRE(neutron_is_clamp(p->clamp_min, p->clamp_max));
+    NEUTRON_TRY(neutron_check_channels(machine, p->channels, w->out_c));
+    return neutron_check_weights(machine, p->weights, w->out_c, (uint64_t)w->kernel_h * w->kernel_w * w->in_c);
+}
+
+/* The taps under output pixel (oy, ox), padding as the zero point. */
+static void gather(const NeutronConv2DPlanarParams *p, const int8_t *input, uint32_t oy, uint32_t ox, int8_t *patch) {
+    const NeutronWindow *w = &p->window;
+    int32_t top = (int32_t)(oy * w->stride_h) - w->pad_top, x = (int32_t)(ox * w->stride_w) - w->pad_left;
+    size_t step = (size_t)w->dilation_w * p->input.pixel;
+    uint32_t first, end;
+    neutron_taps(x, w->kernel_w, w->dilation_w, w->in_w, &first, &end);
+    ptrdiff_t start = (x + (int32_t)(first * w->dilation_w)) * (ptrdiff_t)p->input.pixel;
+    for (uint32_t c = 0; c < w->in_c; ++c, input += p->plane) {
+        int32_t y = top;
+        for (uint32_t ky = 0; ky < w->kernel_h; ++ky, y += (int32_t)w->dilation_h, patch += w->kernel_w) {
+            uint32_t kx = 0;
+            if (y >= 0 && y < (int32_t)w->in_h && first < end) {
+                const int8_t *at = input + (size_t)y * p->input.row + start;
+                for (; kx < first; ++kx) patch[kx] = (int8_t)p->input_zero;
+                for (; kx < end; ++kx, at += step) patch[kx] = *at;
+            }
+            for (; kx < w->kernel_w; ++kx) patch[kx] = (int8_t)p->input_zero;
+        }
+    }
+}
+
+static int32_t run(const NeutronMachine *machine, const NeutronConv2DPlanarParams *p) {
+    const NeutronWindow *w = &p->window;
+    _Alignas(64) int8_t patch[PATCH_BYTES];
+    const int32_t *channels = (const int32_t *)(const void *)neutron_read(machine, p->channels);
+    const int8_t *input = (const int8_t *)neutron_read(machine, p->input.ref);
+    int8_t *output = (int8_t *)neutron_write(machine, p->output.ref);
+    uint32_t k = w->kernel_h * w->kernel_w * w->in_c, at_once = PATCH_BYTES / k;
+    NeutronGemm g = {.a = patch,
+                     .a_pitch = k,
+                     .k = k,
+                     .n = w->out_c,
+                     .weights = (const int8_t *)neutron_read(machine, p->weights),
+                     .bias = channels,
+                     .multiplier = channels + w->out_c,
+                     .shift = channels + 2u * w->out_c,
+                     .out_pitch = p->output.pixel,
+                     .zero = p->output_zero,
+                     .low = p->clamp_min,
+                     .high = p->clamp_max};
+    for (uint32_t oy = w->y0; oy < w->y1; ++oy) {
+        int8_t *row = output + neutron_row_offset(&p->output, w->out_h, 0, oy);
+        for (uint32_t ox = 0; ox < w->out_w; ox += g.m) {
+            g.m = w->out_w - ox < at_once ? w->out_w - ox : at_once;
+            g.out = row + (size_t)ox * p->output.pixel;
+            for (uint32_t n = 0; n < g.m; ++n) gather(p, input, oy, ox + n, patch + (size_t)n * k);
+            neutron_gemm(&g);
+        }
+    }
+    return NEUTRON_STATUS_OK;
+}
+
+NEUTRON_KERNEL(neutron_conv_2d_planar, NeutronConv2DPlanarParams, check, run)
