@@ -1,0 +1,77 @@
+"""The report as one web page that needs nothing else and can reach nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+from base64 import b64encode
+from collections.abc import Mapping
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+# In this order they are one script: a file may use what stands before it when it is read, and all when it runs.
+SCRIPTS = ("core", "select", "layout", "graph", "strip", "timeline", "memory", "roofline", "table", "summary", "main")
+
+
+def render_page(data: Mapping[str, Any]) -> str:
+    """The page of a report's data (see docs/report.md for its schema)."""
+    style = _text("page.css")
+    script = f"(() => {{\n'use strict';\n{''.join(_text(f'{name}.js') for name in SCRIPTS)}}})();\n"
+    summary = data["summary"]
+    name = str(data.get("name") or "program")
+    values = {
+        "policy": _policy(style, script),
+        "generator": escape(str(data.get("generator", "openneutron"))),
+        "title": escape(f"{name} on {summary['chip']}"),
+        "name": escape(name),
+        "subtitle": escape(f"{summary['chip']} ({summary['npu']}), {summary['converter']} converter"),
+        "footer": escape(_footer(data)),
+        "style": style,
+        "data": embed_json(data),
+        "script": script,
+    }
+    parts = _text("page.html").split("{{")
+    # Each marker is replaced where the template has it: nothing in a value is ever taken for a marker.
+    filled = [values[key] + rest for key, _, rest in (part.partition("}}") for part in parts[1:])]
+    return parts[0] + "".join(filled)
+
+
+def embed_json(data: Any) -> str:
+    """JSON that may stand inside a script element, whatever the names in it are."""
+    text = json.dumps(_finite(data), allow_nan=False, separators=(",", ":"))  # ASCII only, so no U+2028 either
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _finite(value: Any) -> Any:
+    """The same value with null for infinities and NaN, which JSON has not."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _policy(style: str, script: str) -> str:
+    """No request of any kind; only this very style and this very script."""
+
+    def digest(text: str) -> str:
+        return b64encode(sha256(text.encode()).digest()).decode()
+
+    return (
+        f"default-src 'none'; style-src 'sha256-{digest(style)}'; script-src 'sha256-{digest(script)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _footer(data: Mapping[str, Any]) -> str:
+    made = f"Made by {data.get('generator', 'openneutron')}."
+    program = data["summary"].get("program")
+    return f"{made} Program: {program}." if program else made
+
+
+def _text(name: str) -> str:
+    return files(__name__).joinpath(name).read_text("utf-8")
