@@ -47,7 +47,7 @@ def test_cifar10(tmp_path, options):
     assert (tmp_path / "cifar10_nxp_delegate.pte").stat().st_size > 90_000
     if "--visualize" in options:
         page = (tmp_path / "cifar10_nxp_delegate.html").read_text()
-        assert page.startswith("<!doctype html>") and "conv_2d" in page
+        assert page.startswith("<!doctype html>") and "CONV_2D" in page
         assert "CONV_2D" in (tmp_path / "cifar10_nxp_delegate_kernel_selection.c").read_text()
     if "--operators_not_to_delegate" in options:
         assert "ON204" in done.stdout

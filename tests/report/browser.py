@@ -21,11 +21,11 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
-    "--disable-extensions", "--mute-audio", "--no-default-browser-check", "--remote-debugging-pipe",
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
+    "--disable-extensions", "--hide-scrollbars", "--mute-audio", "--no-default-browser-check",
+    "--remote-debugging-pipe",
 )  # fmt: skip
-LOCAL = ("file:", "data:", "about:", "blob:")
 
 
 def find_browser() -> str | None:
@@ -112,8 +112,17 @@ class Browser:
 class Page:
     """A page in the browser, as a user meets it."""
 
-    def __init__(self, browser: Browser, path: Path, *, width: int = 1280, height: int = 900, dark: bool = False,
-                 fragment: str = "", touch: bool = False):  # fmt: skip
+    def __init__(
+        self,
+        browser: Browser,
+        path: Path,
+        *,
+        width: int = 1280,
+        height: int = 900,
+        dark: bool = False,
+        fragment: str = "",
+        touch: bool = False,
+    ):
         self.browser = browser
         self.url = path.resolve().as_uri() + fragment
         self.target = browser.call("Target.createTarget", url="about:blank")["targetId"]
@@ -150,9 +159,8 @@ class Page:
 
     def resize(self, width: int, height: int, touch: bool = False) -> None:
         """Make the window this large."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=touch
-        )
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": touch}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
 
     def theme(self, dark: bool) -> None:
         """What the system prefers."""
@@ -161,10 +169,11 @@ class Page:
 
     def place(self, selector: str) -> tuple[float, float]:
         """Scroll an element to the middle of the window; where its middle is then."""
-        self.evaluate(f"document.querySelector({selector!r}).scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        found = f"document.querySelector({json.dumps(selector)})"
+        self.evaluate(f"{found}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
         self.settle()
         box = self.evaluate(
-            f"(() => {{ const b = document.querySelector({selector!r}).getBoundingClientRect();"
+            f"(() => {{ const b = {found}.getBoundingClientRect();"
             " return [b.left + b.width / 2, b.top + b.height / 2] })()"
         )
         return box[0], box[1]
@@ -200,8 +209,7 @@ class Page:
 
     def write(self, selector: str, text: str) -> None:
         """Replace what is in a field by typing."""
-        self.evaluate(f"document.querySelector({selector!r}).focus()")
-        self.evaluate(f"document.querySelector({selector!r}).select()")
+        self.evaluate(f"document.querySelector({json.dumps(selector)}).select()")
         if text:
             self.call("Input.insertText", text=text)
         else:
@@ -239,9 +247,12 @@ class Page:
         return found
 
     def requests(self) -> list[str]:
-        """The addresses the page asked for outside this machine's files."""
-        sent = [e["params"]["request"]["url"] for e in self._events() if e["method"] == "Network.requestWillBeSent"]
-        return [url for url in sent if url != self.url.split("#")[0] and not url.startswith(("data:", "about:"))]
+        """The addresses the page asked for, itself aside."""
+        sent = [e["params"] for e in self._events() if e["method"] == "Network.requestWillBeSent"]
+        urls = [params["request"]["url"] for params in sent]
+        return [
+            url for url in urls if url != self.url.split("#")[0] and not url.startswith(("data:", "about:"))
+        ]
 
     def close(self) -> None:
         """Close the tab."""

@@ -39,9 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     add_compile_options(parser)
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
-    parser.add_argument(
-        "--report", metavar="FILE", help="write the summary and every layer to a .html or .json file"
-    )
+    parser.add_argument("--report", metavar="FILE", help="write the report: .html, .json or .nodedata.json")
 
 
 def add_compile_options(parser: argparse.ArgumentParser) -> None:
@@ -228,23 +226,15 @@ def output_path(given: str | None, name: str) -> Path:
 
 
 def write_report(path: Path, result: Result) -> None:
-    """The report as a web page or as JSON."""
+    """The report as a web page, as JSON or as node data for Model Explorer."""
     from openneutron.files import write_atomically
     from openneutron.report.data import report_data
+    from openneutron.report.render import render_report
 
     data = report_data(result.program, path=result.output)
-    text = render(data, result.program) if path.suffix == ".html" else json.dumps(data, indent=1)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, text.encode())
-
-
-def render(data: dict[str, Any], program: CompiledProgram) -> str:
-    """The web page of a report."""
-    from openneutron.report.html import render_html
-    from openneutron.report.summary import layers
-
-    return render_html({**data["summary"], "layers": layers(program)})
+    write_atomically(path, render_report(path, data).encode())
 
 
 def _load_library(path: str) -> None:

@@ -41,24 +41,6 @@ def summarize(program: CompiledProgram, path: Path | None) -> dict[str, Any]:
     return data
 
 
-def layers(program: CompiledProgram) -> list[dict[str, Any]]:
-    """Every kernel call with its cost, for reports."""
-    return [
-        {
-            "partition": number,
-            "kernel": info.call.kernel.name,
-            "operator": info.operator,
-            "origin": list(info.origin),
-            "writes": list(info.writes),
-            "macs": info.cost.macs,
-            "cycles_estimated": info.cost.cycles,
-            "bound": info.cost.bound.value,
-        }
-        for number, graph in enumerate(program.compiled)
-        for info in graph.calls
-    ]
-
-
 def best_hint(data: dict[str, Any]) -> str:
     """The one thing that would help most."""
     rejected = data["cpu_nodes"]

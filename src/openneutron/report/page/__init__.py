@@ -11,8 +11,11 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-# In this order they are one script: a file may use what stands before it when it is read, and all when it runs.
-SCRIPTS = ("core", "select", "layout", "graph", "strip", "timeline", "memory", "roofline", "table", "summary", "main")
+# In this order they are one script; `main` draws, so that it comes last.
+SCRIPTS = (
+    "core", "select", "layout", "graph", "strip", "timeline", "memory", "roofline", "table", "summary",
+    "main",
+)  # fmt: skip
 
 
 def render_page(data: Mapping[str, Any]) -> str:
@@ -40,7 +43,7 @@ def render_page(data: Mapping[str, Any]) -> str:
 
 def embed_json(data: Any) -> str:
     """JSON that may stand inside a script element, whatever the names in it are."""
-    text = json.dumps(_finite(data), allow_nan=False, separators=(",", ":"))  # ASCII only, so no U+2028 either
+    text = json.dumps(_finite(data), allow_nan=False, separators=(",", ":"))  # ASCII only: no U+2028 either
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

@@ -12,6 +12,8 @@ function drawSummary() {
   );
   if (CALLS.length && TOTAL) home.append(el('div', { class: 'pair' }, whereTimeGoes(), whatCostsMost()));
   home.append(estimateNote());
+  const missing = DATA.missing || [];
+  if (missing.length) home.append(el('ul', { class: 'missing' }, missing.map((text) => el('li', { class: 'note', text }))));
 }
 
 // Begins with a capital, unless the first word is the name of a node.
@@ -130,14 +132,14 @@ function drawWhatIf() {
 function whatIfCard(row) {
   const saved = row.saved_cycles || 0;
   const part = row.cycles_now ? Math.abs(saved) / row.cycles_now : 0;
-  const effect = saved > 0 ? `saves ${time(saved)}` : saved < 0 ? `costs ${time(-saved)} more` : 'changes nothing';
+  const effect = saved > 0 ? `saves ${time(saved)}` : saved < 0 ? `would cost ${time(-saved)} more` : 'changes no cycle';
   const change = (name, now, then, write) => (typeof now === 'number' && typeof then === 'number' && now !== then
     ? el('li', {}, `${name} `, el('span', { class: 'num', text: `${write(now)} → ${write(then)}` })) : null);
   const title = NODE.has(row.node) ? el('button', { type: 'button', class: 'link', text: row.title, onclick: () => select('node', row.node, 'what-if') })
     : el('span', { text: row.title });
   return el('li', { class: 'card' },
     el('div', { class: 'head' }, el('h3', {}, title),
-      el('span', { class: `effect ${saved > 0 ? 'good' : saved < 0 ? 'bad' : 'quiet'}`, text: saved && part < 10 ? `${effect}, ${percent(part)}` : effect })),
+      el('span', { class: `effect ${saved > 0 ? 'good' : 'quiet'}`, text: saved && part < 10 ? `${effect}, ${percent(part)}` : effect })),
     row.detail ? el('p', { text: row.detail }) : null,
     el('ul', { class: 'changes' }, change('time', row.cycles_now, row.cycles_then, time),
       change('partitions', row.partitions_now, row.partitions_then, integer),
