@@ -40,6 +40,7 @@ class CompiledProgram:
     macs_cpu: int
     edge: ExportedProgram = field(repr=False)  # with calls of the delegates in it
     info: ProgramInfo = field(repr=False)
+    delegated: bool = True  # whether it was to be delegated at all
 
     @property
     def target(self) -> Target:
@@ -172,6 +173,7 @@ def describe(
         macs_cpu=sum(node_macs(node) for node in cpu_nodes(module)),
         edge=edge,
         info=parse_program(pte, "program", sealed=True),
+        delegated=delegated,
     )
 
 

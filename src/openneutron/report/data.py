@@ -15,6 +15,7 @@ from openneutron.compiler.place import aligned
 from openneutron.report.cost_model import describe_cost_model
 from openneutron.report.nodes import NodeEntry, program_nodes
 from openneutron.report.summary import summarize
+from openneutron.report.what_if import WhatIf
 from openneutron.target import Target
 from openneutron.timeline import Event
 
@@ -27,7 +28,7 @@ def report_data(
     name: str | None = None,
     path: Path | str | None = None,
     errors: Sequence[Mapping[str, Any]] = (),
-    what_if: Sequence[Mapping[str, Any]] = (),
+    what_if: Sequence[WhatIf] = (),
 ) -> dict[str, Any]:
     """What is known of a compiled program, as JSON can hold it; `path` is where its .pte is."""
     where = None if path is None else Path(path)
@@ -44,7 +45,7 @@ def report_data(
         "memory": _memory(program, timeline),
         "roofline": roofline(program.target),
         "errors": [dict(entry) for entry in errors],
-        "what_if": [dict(entry) for entry in what_if],
+        "what_if": [entry.as_dict({node.name: node.id for node in nodes}) for entry in what_if],
         "missing": [],
     }
 
