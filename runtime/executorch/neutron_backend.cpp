@@ -5,6 +5,7 @@
 // the other, and need room for the largest, not for all. The payload stays where ExecuTorch loaded it; it is copied
 // only if that place is not aligned as the runtime needs it.
 #include <cinttypes>
+#include <cstring>
 #include <new>
 
 #include <executorch/runtime/backend/interface.h>
@@ -191,17 +192,19 @@ bool transpose_tensor(const Tensor& tensor, const void* from, void* to, bool cha
   return transpose(from, to, batch, rows, columns, static_cast<size_t>(tensor.element_size()));
 }
 
-// One event per kernel call, numbered as in the microcode; the backend's debug handle map names the edge nodes.
+// One event per kernel call, numbered as in the microcode; the backend's debug handle map names the edge nodes, and
+// the kernel's name is the event's metadata. Without a tracer none of this runs.
 struct Trace {
   EventTracer* tracer;
   EventTracerEntry entry;
 
-  static void call(void* context, uint32_t call, uint32_t /*kernel*/, int begin) {
+  static void call(void* context, uint32_t call, uint32_t kernel, int begin) {
     auto* trace = static_cast<Trace*>(context);
     if (begin != 0) {
       trace->entry = executorch::runtime::event_tracer_start_profiling_delegate(trace->tracer, nullptr, call);
     } else {
-      executorch::runtime::event_tracer_end_profiling_delegate(trace->tracer, trace->entry);
+      const char* name = neutron_kernel_name(kernel);
+      executorch::runtime::event_tracer_end_profiling_delegate(trace->tracer, trace->entry, name, std::strlen(name));
     }
   }
 };

@@ -3,14 +3,17 @@
 The float values are those of the model with its observers in place, which change nothing; the quantized ones
 are taken after each quantize step. The simulator's come from the same LiteRT graphs the program was made of,
 compiled so that every layer is an output: kernels are bit-exact, so the fused program computes the same.
+
+A layer's error has two parts: what it inherits and what it adds. Its own part is measured by computing it
+from exact inputs, and is divided further: quantized weights, and rounding and clipping of the result.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,41 +21,30 @@ import torch
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Interpreter, Node
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-from openneutron.compiled import CompiledProgram
+from openneutron import ops
+from openneutron.compiled import CompiledProgram, cpu_nodes, delegates
 from openneutron.compiler.compile import compile_graph
 from openneutron.fx import op_name
+from openneutron.layer_error import Evidence, LayerError
 from openneutron.litert.ir import Graph, Tensor
+from openneutron.ops.spec import Shared
 from openneutron.options import CompileOptions
 from openneutron.package.backend import Partition
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
 from openneutron.pipeline import Inputs, compile_model, export_model
 from openneutron.quantize.quantizer import NeutronQuantizer
 from openneutron.run.native import NativeModel
+from openneutron.suggest import suggest
 from openneutron.target import NeutronTargetSpec
+from openneutron.weight_trial import WeightTrial
 
 Values = dict[str, np.ndarray]  # by the node's name in the quantized graph
-
-
-@dataclass(frozen=True)
-class LayerError:
-    """How far a layer's result is from the float one, and the simulator's from the quantized one."""
-
-    layer: str
-    op: str
-    sqnr_db: float  # quantized against float; larger is better
-    max_error: float
-    cosine: float
-    simulator_sqnr_db: float | None  # None: the layer runs on the CPU
-    simulator_lsb: (
-        int | None
-    )  # the largest difference of simulator and quantized PyTorch, in steps of the scale
-
-    def as_dict(self) -> dict[str, Any]:
-        """For reports; JSON has no infinity, so that an error of zero is null."""
-        return {k: None if isinstance(v, float) and math.isinf(v) else v for k, v in asdict(self).items()}
+_QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
+_DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
 
 
 def compare_layers(
@@ -62,76 +54,138 @@ def compare_layers(
     *,
     options: CompileOptions | None = None,
     per_channel: bool = False,
+    keep_float: Collection[str] = (),
     progress: Callable[[float], None] = lambda part: None,
 ) -> list[LayerError]:
-    """The error of every quantized layer over these samples, the worst first."""
+    """The error of every quantized layer over these samples, the worst first, with what would help."""
     options = options or CompileOptions()
-    quantizer = NeutronQuantizer(NeutronTargetSpec(options.config), per_channel=per_channel)
-    exported = export_model(module, samples[0]).module(check_guards=False)
-    prepared = prepare_pt2e(run_passes(exported, BEFORE_PREPARE, PTQ), quantizer)
-    with torch.no_grad():
-        for inputs in calibration:
-            prepared(*inputs)
-    float_module = copy.deepcopy(prepared)
-    quantized = convert_pt2e(prepared)
+    float_module, quantized = quantize_both(module, samples[0], calibration, options, per_channel, keep_float)
     program = compile_model(quantized, samples[0], options=options)
     simulator = _Simulator(program)
+    trial = None if per_channel else WeightTrial(float_module)
 
-    sums: dict[str, _Sums] = {}
+    found: dict[str, Evidence] = {}
     for done, inputs in enumerate(samples, 1):
         with torch.no_grad():
             exact = _Recorder(float_module).record(inputs)
             recorder = _QuantizedRecorder(quantized)
             rounded = recorder.record(inputs)
+            own = _OwnRecorder(quantized, exact)
+            own.record(inputs)
             simulated = simulator.record(inputs)
-        for name in rounded.keys() & exact.keys():
-            total = sums.setdefault(name, _Sums(recorder.ops[name], recorder.scales[name]))
-            total.add(exact[name], rounded[name], simulated.get(name))
+            for name in rounded.keys() & exact.keys():
+                layer = found.setdefault(name, Evidence(name, recorder.ops[name], *recorder.parameters[name]))
+                layer.add(exact[name], rounded[name], own.own[name], own.unrounded[name], simulated.get(name))
+                if trial is not None:
+                    layer.add_trial(exact[name], trial.run(name, exact, inputs))
         progress(done / len(samples))
-    order = {n.name: i for i, n in enumerate(quantized.graph.nodes)}
-    rows = [sums[name].error(name) for name in sorted(sums, key=lambda n: order[n])]
-    return sorted(rows, key=lambda row: row.sqnr_db)
+    edges, sources = edge_names(program), _sources(quantized, found)
+    for evidence in found.values():
+        evidence.edge = edges.get(evidence.layer)
+        evidence.moves = _only_moves(evidence.op) and len(sources[evidence.layer]) == 1
+        evidence.channel_spread = None if trial is None else trial.spread(evidence.layer)
+    ordered = [n.name for n in quantized.graph.nodes if n.name in found]
+    return suggest([found[name].error() for name in ordered], sources)
 
 
-class _Sums:
-    """Powers of signal and error, added up over samples."""
-
-    def __init__(self, op: str, scale: float):
-        self.op, self.scale = op, scale
-        self.signal = self.noise = self.rounded = self.product = self.simulator_noise = 0.0
-        self.worst = self.simulator_worst = 0.0
-        self.simulated = False
-
-    def add(self, exact: np.ndarray, rounded: np.ndarray, simulated: np.ndarray | None) -> None:
-        x, y = exact.astype(np.float64).ravel(), rounded.astype(np.float64).ravel()
-        self.signal += float(x @ x)
-        self.rounded += float(y @ y)
-        self.product += float(x @ y)
-        self.noise += float(((x - y) ** 2).sum())
-        self.worst = max(self.worst, float(np.abs(x - y).max(initial=0)))
-        if simulated is not None:
-            z = simulated.astype(np.float64).ravel()
-            self.simulated = True
-            self.simulator_noise += float(((x - z) ** 2).sum())
-            self.simulator_worst = max(self.simulator_worst, float(np.abs(y - z).max(initial=0)))
-
-    def error(self, name: str) -> LayerError:
-        norm = math.sqrt(self.signal * self.rounded)
-        return LayerError(
-            layer=name,
-            op=self.op,
-            sqnr_db=_decibel(self.signal, self.noise),
-            max_error=self.worst,
-            cosine=self.product / norm if norm else 1.0,
-            simulator_sqnr_db=_decibel(self.signal, self.simulator_noise) if self.simulated else None,
-            simulator_lsb=round(self.simulator_worst / self.scale) if self.simulated else None,
-        )
+def _only_moves(op: str) -> bool:
+    """Whether an operator rounds nothing: every value of its result is one of its input's."""
+    spec = ops.find(op)
+    averages = any(word in op for word in ("avg_pool", "mean", "sum"))
+    return spec is not None and isinstance(spec.quantize, Shared) and not averages
 
 
-def _decibel(signal: float, noise: float) -> float:
-    if noise == 0:
-        return math.inf
-    return 10 * math.log10(signal / noise) if signal else -math.inf
+def quantize_both(
+    module: torch.nn.Module | ExportedProgram,
+    example: Inputs,
+    calibration: Iterable[Inputs],
+    options: CompileOptions,
+    per_channel: bool = False,
+    keep_float: Collection[str] = (),
+) -> tuple[GraphModule, GraphModule]:
+    """The float model and the quantized one; a node has the same name in both."""
+    quantizer = NeutronQuantizer(
+        NeutronTargetSpec(options.config), per_channel=per_channel, keep_float=keep_float
+    )
+    exported = export_model(module, example).module(check_guards=False)
+    prepared = prepare_pt2e(run_passes(exported, BEFORE_PREPARE, PTQ), quantizer)
+    with torch.no_grad():
+        for inputs in calibration:
+            prepared(*inputs)
+    return copy.deepcopy(prepared), convert_pt2e(prepared)
+
+
+def try_suggestions(
+    module: torch.nn.Module | ExportedProgram,
+    samples: Sequence[Inputs],
+    calibration: Sequence[Inputs],
+    rows: Sequence[LayerError],
+    count: int,
+    *,
+    options: CompileOptions | None = None,
+    per_channel: bool = False,
+    keep_float: Collection[str] = (),
+    progress: Callable[[float], None] = lambda part: None,
+) -> list[tuple[str, float]]:
+    """The error of the model's outputs as it is, and quantized anew with up to `count` suggestions."""
+    options = options or CompileOptions()
+    kinds = {row.suggestion.kind for row in rows if row.suggestion is not None}
+    layers = [r.layer for r in rows if r.suggestion is not None and r.suggestion.kind == "float"]
+    plan: list[tuple[str, bool, tuple[str, ...], Sequence[Inputs]]] = []
+    if "per-channel" in kinds:
+        plan.append(("--per-channel", True, (), calibration))
+    if "calibration" in kinds:
+        plan.append(("these samples among the calibration data", per_channel, (), [*calibration, *samples]))
+    plan += [(f"--keep-float {name}", per_channel, (name,), calibration) for name in layers]
+    plan = [("as it is", per_channel, (), calibration), *plan[:count]]
+    result = []
+    for done, (name, channels, kept, data) in enumerate(plan, 1):
+        both = quantize_both(module, samples[0], data, options, channels, (*keep_float, *kept))
+        result.append((name, output_sqnr(*both, samples)))
+        progress(done / len(plan))
+    return result
+
+
+def output_sqnr(float_module: GraphModule, quantized: GraphModule, samples: Sequence[Inputs]) -> float:
+    """The error of the model's outputs, in decibel."""
+    signal = noise = 0.0
+    with torch.no_grad():
+        for inputs in samples:
+            pairs = zip(_flat(float_module(*inputs)), _flat(quantized(*inputs)), strict=True)
+            for exact, rounded in pairs:
+                signal += float(exact.double().square().sum())
+                noise += float((exact.double() - rounded.double()).square().sum())
+    return math.inf if noise == 0 else 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def _flat(value: Any) -> list[torch.Tensor]:
+    items = value if isinstance(value, tuple | list) else [value]
+    return [item for item in items if isinstance(item, torch.Tensor) and item.is_floating_point()]
+
+
+def edge_names(program: CompiledProgram) -> dict[str, str]:
+    """For each layer's name, the name of the Edge node that makes its result, on the NPU or the CPU."""
+    found: dict[str, str] = {}
+    modules = [lowered.original_module.graph_module for lowered in delegates(program.edge.graph_module)]
+    for module in (*modules, program.edge.graph_module):
+        compute = {n.name for n in cpu_nodes(module)}
+        for edge, names in source_names(module).items():
+            for name in names:
+                if edge in compute:
+                    found[name] = edge  # of several nodes the last makes the result
+    return found
+
+
+def _sources(quantized: GraphModule, layers: Collection[str]) -> dict[str, set[str]]:
+    """For each layer, the layers its inputs come from directly."""
+    found: dict[Node, set[str]] = {}
+    result: dict[str, set[str]] = {}
+    for node in quantized.graph.nodes:
+        found[node] = set().union(*(found[n] for n in node.all_input_nodes))
+        if node.name in layers:
+            result[node.name] = found[node]
+            found[node] = {node.name}
+    return result
 
 
 class _Recorder(Interpreter):
@@ -154,22 +208,61 @@ class _QuantizedRecorder(_Recorder):
 
     def record(self, inputs: Inputs) -> Values:
         self.ops: dict[str, str] = {}
-        self.scales: dict[str, float] = {}
+        self.parameters: dict[str, tuple[float, int]] = {}  # scale and zero point
         self.quantized: Values = {}
         super().record(inputs)
         return self.quantized
 
     def run_node(self, n: Node) -> Any:
         result = super().run_node(n)
-        if op_name(n) == "quantized_decomposed.quantize_per_tensor.default" and isinstance(n.args[0], Node):
-            source = n.args[0]
-            if source.op == "call_function" and "quantize" not in source.name:
-                scale, zero_point = n.args[1], n.args[2]
-                assert isinstance(scale, float) and isinstance(zero_point, int)
-                self.quantized[source.name] = (result.numpy().astype(np.int64) - zero_point) * scale
-                self.ops[source.name] = op_name(source)
-                self.scales[source.name] = scale
+        if (source := _quantized_layer(n)) is not None:
+            scale, zero_point = n.args[1], n.args[2]
+            assert isinstance(scale, float) and isinstance(zero_point, int)
+            self.quantized[source.name] = (result.numpy().astype(np.int64) - zero_point) * scale
+            self.ops[source.name] = op_name(source)
+            self.parameters[source.name] = scale, zero_point
         return result
+
+
+def _quantized_layer(n: Node) -> Node | None:
+    """The operator whose result this node quantizes, if it does that."""
+    source = n.args[0] if op_name(n) == _QUANTIZE else None
+    if isinstance(source, Node) and source.op == "call_function" and "quantize" not in source.name:
+        return source
+    return None
+
+
+class _OwnRecorder(Interpreter):
+    """Computes each quantized layer from exact inputs: what comes out has the layer's own error only."""
+
+    def __init__(self, module: GraphModule, exact: Values):
+        super().__init__(module)
+        self._exact = exact
+        self._passed: set[Node] = set()
+        self.own: Values = {}
+        self.unrounded: Values = {}  # the same before the result is quantized
+
+    def record(self, inputs: Inputs) -> None:
+        """Fill `own` and `unrounded`."""
+        self.run(*inputs)
+
+    def run_node(self, n: Node) -> Any:
+        source = _quantized_layer(n)
+        if source is not None and source.name in self._exact:
+            value = self.env[source]
+            scale, zero_point = n.args[1], n.args[2]
+            assert isinstance(scale, float) and isinstance(zero_point, int)
+            rounded = super().run_node(n).numpy().astype(np.int64)
+            self.own[source.name] = (rounded - zero_point) * scale
+            self.unrounded[source.name] = value.detach().numpy()
+            self._passed.add(n)
+            return torch.from_numpy(self._exact[source.name])
+        if op_name(n) == _QUANTIZE and isinstance(n.args[0], Node) and n.args[0].op == "placeholder":
+            self._passed.add(n)
+            return self.env[n.args[0]]
+        if op_name(n) == _DEQUANTIZE and isinstance(n.args[0], Node) and n.args[0] in self._passed:
+            return self.env[n.args[0]]
+        return super().run_node(n)
 
 
 class _Simulator:
@@ -179,6 +272,10 @@ class _Simulator:
         self._module = program.edge.graph_module
         self._delegates = {id(p): _Delegate(p, program) for p in program.partitions}
         self._values: Values = {}
+        # What stays on the CPU may have weights, which are inputs of the graph too.
+        state = {**program.edge.state_dict, **program.edge.constants}
+        specs = program.edge.graph_signature.input_specs
+        self._constants = [None if s.kind is InputKind.USER_INPUT else state[str(s.target)] for s in specs]
 
     def record(self, inputs: Inputs) -> Values:
         self._values = {}
@@ -191,7 +288,8 @@ class _Simulator:
                     return outer._call(lowered, arguments)
                 return super().call_function(target, args, kwargs)
 
-        Runner(self._module).run(*inputs)
+        users = iter(inputs)
+        Runner(self._module).run(*(next(users) if value is None else value for value in self._constants))
         return self._values
 
     def _call(self, lowered: LoweredBackendModule, arguments: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:

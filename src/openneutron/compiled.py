@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import io
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
@@ -16,7 +17,7 @@ from torch.fx import GraphModule, Node
 from openneutron.compiler.result import CompiledGraph
 from openneutron.converter.kernel_selection import SUFFIX, kernel_selection_code
 from openneutron.cpu_cost import operator_of
-from openneutron.diagnostics import Reject
+from openneutron.diagnostics import Reject, fail
 from openneutron.files import write_atomically
 from openneutron.fx import op_name
 from openneutron.litert.ir import Graph
@@ -26,6 +27,9 @@ from openneutron.partition.clusters import Rejected, is_compute
 from openneutron.run.program_file import ProgramInfo, parse_program
 from openneutron.target import Target, find_target
 from openneutron.timeline import BORDER_KINDS, NPU_KINDS, Event, program_timeline, total
+
+if TYPE_CHECKING:
+    from executorch.devtools.etrecord import ETRecord
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class CompiledProgram:
     edge: ExportedProgram = field(repr=False)  # with calls of the delegates in it
     info: ProgramInfo = field(repr=False)
     delegated: bool = True  # whether it was to be delegated at all
+    etrecord: ETRecord | None = field(default=None, repr=False)  # if it was asked for
 
     @property
     def target(self) -> Target:
@@ -128,6 +133,16 @@ class CompiledProgram:
             write_atomically(path.with_name(f"{path.stem}{part}{SUFFIX}"), code.encode())
         return path
 
+    def save_etrecord(self, path: Path | str) -> Path:
+        """Write the ETRecord, with which ExecuTorch's Inspector names the nodes behind every event."""
+        if self.etrecord is None:
+            fail("ON104", "etrecord", "the program was compiled without one",
+                 "Compile with etrecord=True or use_profiling=True; a LiteRT model has none.")  # fmt: skip
+        buffer = io.BytesIO()
+        self.etrecord.save(buffer)
+        write_atomically(Path(path), buffer.getvalue())
+        return Path(path)
+
     def summary(self, path: Path | str | None = None) -> dict[str, Any]:
         """The figures as plain data: what `openneutron compile --json` prints."""
         return {
@@ -159,6 +174,7 @@ def describe(
     partitioner: NeutronPartitioner,
     npu_nodes: tuple[str, ...] | None = None,
     delegated: bool = True,
+    etrecord: ETRecord | None = None,
 ) -> CompiledProgram:
     """Collect what is known of a program that `partitioner` has divided, or of one with these nodes."""
     if npu_nodes is None:
@@ -174,6 +190,7 @@ def describe(
         edge=edge,
         info=parse_program(pte, "program", sealed=True),
         delegated=delegated,
+        etrecord=etrecord,
     )
 
 

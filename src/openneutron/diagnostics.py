@@ -219,6 +219,10 @@ CODES: dict[str, CodeInfo] = {
     ),
     "ON514": CodeInfo("inputs do not fit", "The number, shape or type of the inputs is not the program's."),
     "ON515": CodeInfo("the program failed", "ExecuTorch could not load or run the program."),
+    "ON516": CodeInfo(
+        "profile cannot be read",
+        "An ETDump or ETRecord is damaged, or does not belong to the program it is read with.",
+    ),
     "ON601": CodeInfo("file cannot be written", "The output folder does not exist or is not writable."),
     "ON602": CodeInfo("model file cannot be read", "There is no such file, or it may not be read."),
     "ON603": CodeInfo(

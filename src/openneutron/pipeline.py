@@ -10,7 +10,7 @@ they made comes back with the program.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import chain
 from typing import Any
 
@@ -47,13 +47,15 @@ def compile_model(
     per_channel: bool = False,
     int8_io: bool = False,
     delegate: bool = True,
+    etrecord: bool = False,
 ) -> CompiledProgram:
     """Compile a model for Neutron.
 
     With `calibration` inputs the model is quantized first; without, it is taken as it is, quantized or not.
     What the NPU cannot compute stays on the CPU, and the result says why. Example inputs in
     `torch.channels_last` give a program that takes its inputs so. `int8_io` drops the quantize and dequantize
-    steps at the program's ends. Without `delegate` everything stays on the CPU, to compare with.
+    steps at the program's ends. Without `delegate` everything stays on the CPU, to compare with. `etrecord`
+    (or the option `use_profiling`) keeps what ExecuTorch's Inspector needs to name the nodes of a profile.
     """
     options = options or CompileOptions()
     if calibration is not None:
@@ -65,6 +67,7 @@ def compile_model(
         transform_passes=[run_edge_passes],
         partitioner=[partitioner] if delegate else [],
         compile_config=EdgeCompileConfig(_check_ir_validity=True, _skip_dim_order=False),
+        generate_etrecord=etrecord or options.use_profiling,
     )
     edge = remove_quant_io(edge) if int8_io else edge
     return package_program(edge, partitioner, delegated=delegate)
@@ -96,11 +99,13 @@ def quantize_model(
     qat: bool = False,
     train_fn: Callable[[GraphModule], Any] | None = None,
     per_channel: bool = False,
+    keep_float: Collection[str] = (),
     target: str = DEFAULT_TARGET,
 ) -> GraphModule:
     """Quantize a model to int8: by calibration on sample inputs, or with `qat` by training with `train_fn`.
 
-    The first sample is also the example to export with.
+    The first sample is also the example to export with. Layers named in `keep_float`, as `openneutron
+    compare` names them, stay float and thus on the CPU.
     """
     samples = iter(calibration_inputs)
     first = next(samples, None)
@@ -116,7 +121,9 @@ def quantize_model(
     if qat and isinstance(module, torch.nn.Module):
         module = copy.deepcopy(module).train()  # training must not change the caller's model
     exported = export_model(module, _tuple(first))
-    quantizer = NeutronQuantizer(NeutronTargetSpec(target), is_qat=qat, per_channel=per_channel)
+    quantizer = NeutronQuantizer(
+        NeutronTargetSpec(target), is_qat=qat, per_channel=per_channel, keep_float=keep_float
+    )
     everything = map(_tuple, chain([first], samples))
     if train_fn is not None:
         return train_and_quantize(exported, train_fn, quantizer, everything)
@@ -138,7 +145,8 @@ def package_program(
 ) -> CompiledProgram:
     """Serialize a lowered program, seal it, and describe what is in it."""
     kept = copy_graph(edge.exported_program())  # to_executorch changes the program it is given
-    return describe(seal(edge.to_executorch().buffer), kept, partitioner, npu_nodes, delegated)
+    program = edge.to_executorch()
+    return describe(seal(program.buffer), kept, partitioner, npu_nodes, delegated, program._etrecord)
 
 
 def _tuple(inputs: Any) -> Inputs:

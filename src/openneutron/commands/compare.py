@@ -1,23 +1,30 @@
-"""Error of every layer, worst first: float vs quantized PyTorch vs the simulator.
+"""Error of every layer, worst first: float vs quantized PyTorch vs the simulator, and what would help.
 
-SQNR is the power of the float result over the power of its error, in decibel: below about 20 dB a layer
-is worth a look (per-channel weights, better calibration data, or keep it on the CPU). `simulator` is the
-largest difference between simulator and quantized PyTorch in steps of the layer's scale: PyTorch computes
-in float what the NPU computes in integers, each layer may add a step, and they travel on.
+SQNR is the power of the float result over the power of its error, in decibel: 40 is what eight bits give,
+below 30 a layer gets a suggestion. `own` is what it adds when its inputs are exact; the rest is inherited.
+`simulator` is the largest difference between simulator and quantized PyTorch in steps of the layer's scale:
+PyTorch computes in float what the NPU computes in integers, each layer may add a step, and they travel on.
+Suggestions come from figures (`--json` has them all); --try quantizes the model anew to see what they do.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+import math
+from typing import TYPE_CHECKING, Any
 
 from openneutron.commands.compile import add_compile_options, compile_options, load_model
-from openneutron.commands.source import MODEL_HELP
+from openneutron.commands.source import MODEL_HELP, Source
 from openneutron.diagnostics import fail
 
+if TYPE_CHECKING:
+    from openneutron.commands.progress import Steps
+    from openneutron.layer_error import LayerError
+
 NAME = "compare"
-HELP = "per-layer error: float vs quantized vs simulator"
+HELP = "per-layer error: float vs quantized vs simulator, with suggestions"
+SHOWN = 10  # suggestions printed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +33,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_compile_options(parser)
     parser.add_argument(
         "--samples", type=int, default=4, metavar="N", help="compare on N samples (default 4)"
+    )
+    parser.add_argument(
+        "--inputs",
+        metavar="DIR|FILE",
+        help="compare on these inputs: .npz, .npy or a folder (default: the zoo's test data, else what "
+        "calibrates)",
+    )
+    parser.add_argument(
+        "--try",
+        dest="tries",
+        type=int,
+        default=0,
+        metavar="N",
+        help="quantize the model anew with up to N of the suggestions and print the error of its outputs",
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
 
@@ -45,27 +66,83 @@ def execute(args: argparse.Namespace) -> None:
         )
     if args.converter == "eiq":
         fail("ON104", "option --converter", "NXP's microcode does not run here", "Leave it out.")
+    if args.use_qat:
+        fail("ON104", "option --use_qat", "training changes the float model too: there is nothing to compare",
+             "Leave it out; `openneutron eval --use_qat` gives accuracies.")  # fmt: skip
+    if args.samples < 1:
+        fail("ON104", "option --samples", f"must be positive (got {args.samples})")
 
     from openneutron.commands.quantizing import calibration_samples
     from openneutron.compare import compare_layers
 
     calibration = calibration_samples(args, source, steps)
+    samples = _samples(args, source, calibration)
     with steps.step("Comparing", bar=True) as advance:
         rows = compare_layers(
             source.module,
-            calibration[: max(1, args.samples)],
+            samples,
             calibration,
             options=compile_options(args),
             per_channel=args.per_channel,
+            keep_float=args.keep_float,
             progress=advance,
         )
+    trials = _trials(args, source, samples, calibration, rows, steps) if args.tries else []
     if args.json:
-        print(json.dumps([row.as_dict() for row in rows], indent=2))
+        layers: list[dict[str, Any]] = [row.as_dict() for row in rows]
+        print(json.dumps({"layers": layers, "trials": trials} if args.tries else layers, indent=2))
+        return
+    _print(rows)
+    _print_trials(trials)
+
+
+def _samples(args: argparse.Namespace, source: Source, calibration: list[Any]) -> list[Any]:
+    """Inputs that calibration has not seen, where there are any: they show what it missed."""
+    from pathlib import Path
+
+    from openneutron.commands.quantizing import channels_last, dataset_of
+    from openneutron.commands.samples import load_samples
+
+    if args.inputs:
+        found: list[Any] = load_samples(Path(args.inputs), source.example_inputs, args.samples)
+    elif not args.calibration and source.calibration is None and not args.use_random_dataset:
+        data = dataset_of(source, None)
+        if data is None:
+            return calibration[: args.samples]
+        inputs = data.test.inputs[: args.samples]
+        found = [(inputs[i : i + 1],) for i in range(len(inputs))]
     else:
-        _print(rows)
+        return calibration[: args.samples]
+    return [channels_last(s) for s in found] if args.use_channels_last_dim_order else found
 
 
-def _print(rows: list[Any]) -> None:
+def _trials(
+    args: argparse.Namespace,
+    source: Source,
+    samples: list[Any],
+    calibration: list[Any],
+    rows: list[LayerError],
+    steps: Steps,
+) -> list[dict[str, Any]]:
+    from openneutron.compare import try_suggestions
+
+    assert source.module is not None
+    with steps.step("Trying suggestions", bar=True) as advance:
+        found = try_suggestions(
+            source.module,
+            samples,
+            calibration,
+            rows,
+            args.tries,
+            options=compile_options(args),
+            per_channel=args.per_channel,
+            keep_float=args.keep_float,
+            progress=advance,
+        )
+    return [{"trial": name, "output_sqnr_db": None if math.isinf(db) else db} for name, db in found]
+
+
+def _print(rows: list[LayerError]) -> None:
     from rich.table import Table
 
     from openneutron.report.terminal import make_console
@@ -73,7 +150,7 @@ def _print(rows: list[Any]) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("layer", "operator"):
         table.add_column(name)
-    for name in ("SQNR dB", "max error", "cosine", "simulator dB", "simulator"):
+    for name in ("SQNR dB", "own dB", "max error", "cosine", "simulator dB", "simulator"):
         table.add_column(name, justify="right")
     for row in rows:
         on_npu = row.simulator_lsb is not None
@@ -81,9 +158,31 @@ def _print(rows: list[Any]) -> None:
             row.layer,
             row.op,
             f"{row.sqnr_db:.1f}",
+            "-" if math.isinf(row.own_sqnr_db) else f"{row.own_sqnr_db:.1f}",
             f"{row.max_error:.4g}",
             f"{row.cosine:.5f}",
             f"{row.simulator_sqnr_db:.1f}" if on_npu else "CPU",
             f"{row.simulator_lsb} LSB" if on_npu else "",
         )
-    make_console().print(table)
+    console = make_console()
+    console.print(table)
+    given = [row for row in rows if row.suggestion is not None]
+    console.print()
+    if not given:
+        console.print("Every layer is as good as eight bits make it: nothing to suggest.")
+        return
+    # What begins an error before what only inherits one.
+    given.sort(key=lambda row: row.suggestion is not None and row.suggestion.kind == "inherited")
+    for row in given[:SHOWN]:
+        assert row.suggestion is not None
+        console.print(f"{row.layer}: {row.suggestion.text}", soft_wrap=True, markup=False)
+    if len(given) > SHOWN:
+        console.print(f"... and {len(given) - SHOWN} more; --json has all of them", style="dim")
+
+
+def _print_trials(trials: list[dict[str, Any]]) -> None:
+    if trials:
+        print("\nerror of the model's outputs, quantized anew:")
+    for trial in trials:
+        value = trial["output_sqnr_db"]
+        print(f"  {'exact' if value is None else f'{value:.1f} dB'}  {trial['trial']}")

@@ -40,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_compile_options(parser)
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
     parser.add_argument("--report", metavar="FILE", help="write the report: .html, .json or .nodedata.json")
+    parser.add_argument(
+        "--etrecord",
+        metavar="FILE",
+        help="write ExecuTorch's ETRecord, which names the nodes of a profile (default with --use_profiling: "
+        "OUT.etrecord)",
+    )
 
 
 def add_compile_options(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +60,14 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
     add("-d", "--delegate", action=yes_no, default=True, help="delegate to the NPU (default)")
     add("--use_qat", "--use-qat", action="store_true", help="quantization-aware training of a zoo classifier")
     add("--per-channel", action="store_true", help="a weight scale for every output channel")
+    add(
+        "--keep_float",
+        "--keep-float",
+        nargs="+",
+        default=(),
+        metavar="LAYER",
+        help="layers that are not quantized and stay on the CPU, as `openneutron compare` names them",
+    )
     add(
         "--calibration",
         metavar="DIR|FILE",
@@ -97,7 +111,12 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write <model>_kernel_selection.c beside the program",
     )
-    add("--use_profiling", "--use-profiling", action="store_true", help="a program that records times (eiq)")
+    add(
+        "--use_profiling",
+        "--use-profiling",
+        action="store_true",
+        help="write the ETRecord beside the program; with eiq, the NPU program records times too",
+    )
     add("--extra-flags", metavar="FLAGS", help="flags for the eiq converter")
     add("--intermediates", metavar="DIR", help="keep the LiteRT models before and after conversion")
     add("-s", "--so_library", "--so-library", metavar="LIB", help="load a library of custom operators first")
@@ -169,9 +188,13 @@ def compile_source(args: argparse.Namespace, source: Source, steps: Any) -> Resu
                 options=options,
                 int8_io=args.remove_quant_io_ops,
                 delegate=args.delegate,
+                etrecord=getattr(args, "etrecord", None) is not None,
             )
     summary = summarize(program, output)
     program.save(output)
+    if record := etrecord_path(args, output, source):
+        program.save_etrecord(record)
+        summary["etrecord"] = str(record)
     return Result(output, program, quantized, summary)
 
 
@@ -191,7 +214,7 @@ def compile_options(args: argparse.Namespace) -> CompileOptions:
 
 
 # What has no effect on a model that is quantized already, and on one that is no PyTorch model at all.
-_QUANTIZING = ("use_qat", "per_channel", "calibration", "use_random_dataset")
+_QUANTIZING = ("use_qat", "per_channel", "keep_float", "calibration", "use_random_dataset")
 _FROM_TORCH = ("remove_quant_io_ops", "use_channels_last_dim_order", "operators_not_to_delegate")
 
 
@@ -203,6 +226,8 @@ def _refuse_idle(args: argparse.Namespace, source: Source) -> None:
     given = [f"--{name}" for name in idle if getattr(args, name)]
     if source.litert is not None and not args.delegate:
         given.append("--no-delegate")
+    if source.litert is not None and getattr(args, "etrecord", None):
+        given.append("--etrecord")
     if given:
         kind = (
             "a LiteRT model is compiled as it is" if source.litert is not None else "it is quantized already"
@@ -223,6 +248,14 @@ def output_path(given: str | None, name: str) -> Path:
     except OSError as error:
         fail("ON601", str(path), f"cannot be written: {error.strerror}", "Choose another place with -o.")
     return path
+
+
+def etrecord_path(args: argparse.Namespace, output: Path, source: Source) -> Path | None:
+    """Where the ETRecord goes, if there is to be one."""
+    given = getattr(args, "etrecord", None)  # commands that compile on the way do not have the option
+    if given:
+        return Path(given)
+    return output.with_suffix(".etrecord") if args.use_profiling and source.litert is None else None
 
 
 def write_report(path: Path, result: Result) -> None:

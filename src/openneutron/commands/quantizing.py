@@ -49,7 +49,11 @@ def quantize_source(
         return source, _train(args, source, samples, steps)
     with steps.step(f"Quantizing with {len(samples)} samples", bar=True) as advance:
         quantized = quantize_model(
-            source.module, _watched(samples, advance), per_channel=args.per_channel, target=args.target
+            source.module,
+            _watched(samples, advance),
+            per_channel=args.per_channel,
+            keep_float=args.keep_float,
+            target=args.target,
         )
     return source, quantized
 
@@ -78,7 +82,13 @@ def _train(args: argparse.Namespace, source: Source, samples: list[Sample], step
             fine_tune(prepared, split, QAT_SAMPLES, progress=advance)
 
         return quantize_model(
-            source.module, samples, qat=True, train_fn=train, per_channel=args.per_channel, target=args.target
+            source.module,
+            samples,
+            qat=True,
+            train_fn=train,
+            per_channel=args.per_channel,
+            keep_float=args.keep_float,
+            target=args.target,
         )
 
 

@@ -31,7 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run N times, for the time")
     parser.add_argument("--seed", type=int, default=0, help="of random inputs")
     parser.add_argument("--target", default=DEFAULT_TARGET, help=f"{', '.join(TARGETS)} (default)")
-    parser.add_argument("--etdump", metavar="FILE", help="write ExecuTorch's event trace (.pte only)")
+    parser.add_argument(
+        "--etdump", metavar="FILE", help="profile: write ExecuTorch's event trace and print it (.pte only)"
+    )
+    parser.add_argument(
+        "--etrecord", metavar="FILE", help="names the nodes of the profile (default: FILE.etrecord if there)"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -42,6 +47,8 @@ def execute(args: argparse.Namespace) -> None:
     path = Path(args.file)
     if args.repeat < 1:
         fail("ON104", "option --repeat", f"must be positive (got {args.repeat})")
+    if args.etrecord and not args.etdump:
+        fail("ON104", "option --etrecord", "has an effect with --etdump only", "Add --etdump FILE.")
     with Steps().step(f"Loading {path}"):
         program, specs = _load(path, args)
     inputs = _inputs(args, specs)
@@ -52,8 +59,18 @@ def execute(args: argparse.Namespace) -> None:
         times.append(time.perf_counter() - start)
     if args.etdump:
         program.write_etdump(Path(args.etdump))
+    profile = _profile(args, program) if args.etdump else None
     files = _write(args.output_dir, outputs) if args.output_dir else []
-    _print(args, inputs, outputs, sorted(times), files)
+    _print(args, inputs, outputs, sorted(times), files, profile)
+
+
+def _profile(args: argparse.Namespace, program: Any) -> Any:
+    from openneutron.run.profile import SUFFIX, read_profile
+    from openneutron.target import find_target
+
+    beside = Path(args.file).with_suffix(SUFFIX)
+    record = Path(args.etrecord) if args.etrecord else beside if beside.exists() else None
+    return read_profile(Path(args.etdump), program.method(), find_target(args.target), record)
 
 
 def _load(path: Path, args: argparse.Namespace) -> tuple[Any, list[tuple[tuple[int, ...], str]]]:
@@ -134,7 +151,12 @@ def _write(folder: str, outputs: list[Any]) -> list[Path]:
 
 
 def _print(
-    args: argparse.Namespace, inputs: list[Any], outputs: list[Any], times: list[float], files: list[Path]
+    args: argparse.Namespace,
+    inputs: list[Any],
+    outputs: list[Any],
+    times: list[float],
+    files: list[Path],
+    profile: Any,
 ) -> None:
     labels = _labels(args.labels)
     data: dict[str, Any] = {
@@ -144,6 +166,8 @@ def _print(
         "runs": len(times),
         "files": [str(f) for f in files],
     }
+    if profile is not None:
+        data["profile"] = {**profile.as_dict(), "etdump": args.etdump}
     if args.json:
         print(json.dumps(data, indent=2))
         return
@@ -155,7 +179,11 @@ def _print(
             for rank, place in enumerate(entry.get("top", ()), 1):
                 print(f"  {rank}. {place['class']}: {place['score']:g}")
     print(f"time: {data['seconds'] * 1000:.2f} ms on this machine (not the NPU's), median of {data['runs']}")
-    for file in files:
+    if profile is not None:
+        from openneutron.report.terminal import make_console, print_profile
+
+        print_profile(make_console(), profile)
+    for file in [*files, *([args.etdump] if profile is not None else [])]:
         print(f"wrote {file}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from executorch.exir.backend.backend_details import BackendDetails, PreprocessRe
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch.export import ExportedProgram
 
+from openneutron.compiler.result import CallInfo
 from openneutron.converter import ConvertedModel, find_converter
 from openneutron.files import write_atomically
 from openneutron.litert.file import write
@@ -81,11 +83,34 @@ def _debug_handles(
     if converted.compiled is None:  # the eiq converter does not tell what it made of which node
         return {i: (handle,) for i, handle in enumerate(sorted(set(handles.values())))}
     sources = {t.name: op.origin for op in lowered.graph.ops for t in op.outputs}
-    result = {}
-    for i, call in enumerate(converted.compiled.calls):
+    calls = converted.compiled.calls
+    result: dict[int, tuple[int, ...]] = {}
+    for i, call in enumerate(calls):
         # The converter was given bytes: it knows operators by the tensors they write.
         nodes = [node for tensor in call.origin for node in sources.get(tensor, (tensor,))]
         result[i] = tuple(sorted({handles[node] for node in nodes if node in handles}))
+    return _with_neighbours(result, calls)
+
+
+def _with_neighbours(
+    found: dict[int, tuple[int, ...]], calls: Sequence[CallInfo]
+) -> dict[int, tuple[int, ...]]:
+    """A transpose at the border came from no node: it belongs to who reads its result, or made its input."""
+    result = dict(found)
+    readers: dict[str, list[int]] = {}
+    writers: dict[str, list[int]] = {}
+    for i, call in enumerate(calls):
+        for names, index in ((call.reads, readers), (call.writes, writers)):
+            for name in names:
+                index.setdefault(name, []).append(i)
+    for order, names_of, index in (
+        (reversed(range(len(calls))), lambda c: c.writes, readers),  # backwards: readers come later
+        (range(len(calls)), lambda c: c.reads, writers),
+    ):
+        for i in order:
+            if not result[i]:
+                others = (j for name in names_of(calls[i]) for j in index.get(name, ()) if j != i)
+                result[i] = tuple(sorted({handle for j in others for handle in result[j]}))
     return result
 
 

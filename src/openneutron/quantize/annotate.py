@@ -6,7 +6,7 @@ another tensor's parameters always points backwards; torchao resolves such chain
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from torch.fx import GraphModule, Node
@@ -17,6 +17,7 @@ from torchao.quantization.pt2e.quantizer import (
 )
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
+from openneutron.diagnostics import fail, nearest
 from openneutron.fx import bind_args, is_float, op_name
 from openneutron.ops.spec import FixedOutput, Observed, OpSpec, Shared, Weighted
 from openneutron.passes.graph import constants_only
@@ -38,6 +39,7 @@ class Annotator:
 
     scheme: Scheme
     find: Find
+    keep_float: Collection[str] = ()  # names of nodes that are not quantized
     # Nodes whose output has parameters known without observing, directly or through operators that move data.
     fixed: dict[Node, FixedOutput] = field(default_factory=dict)
     constants: set[Node] = field(default_factory=set)
@@ -45,12 +47,21 @@ class Annotator:
     def annotate(self, model: GraphModule) -> None:
         """Annotate every node the table has an intent for, and that nobody has annotated yet."""
         self.constants = constants_only(model.graph.nodes)
+        names = [n.name for n in model.graph.nodes if n.op == "call_function"]
+        for name in self.keep_float:
+            if name not in names:
+                fail("ON104", "option keep_float", f"the model has no layer '{name}'", nearest(name, names))
         for node in model.graph.nodes:
             spec = self.find(op_name(node))
             if spec is not None and is_float(node) and node not in self.constants and not is_annotated(node):
                 self._annotate_node(node, spec)
 
     def _annotate_node(self, node: Node, spec: OpSpec) -> None:
+        chain = self._chain(node, spec.fuses_activation)
+        if any(item.name in self.keep_float for item in chain):
+            for item in chain:
+                item.meta[Q_ANNOTATION_KEY] = QuantizationAnnotation(_annotated=True)
+            return
         inputs: dict[Node, QuantizationSpecBase]
         output: QuantizationSpecBase = self.scheme.activation()
         match spec.quantize:
@@ -73,23 +84,21 @@ class Annotator:
                 inputs = {n: self._input(n) for n in _operands(node, intent.inputs)}
             case _:
                 return
-        self._store(node, inputs, output, spec.fuses_activation)
-
-    def _store(
-        self, node: Node, inputs: dict[Node, QuantizationSpecBase], output: QuantizationSpecBase, fuses: bool
-    ) -> None:
-        """Annotate the node and what is computed inside it; the last of the chain carries the output."""
-        chain = [node]
-        if self.scheme.is_qat and (norm := batch_norm_after(node)):
-            chain.append(norm)
-        if fuses and (activation := fusible_activation_after(chain[-1])) and not is_annotated(activation):
-            chain.append(activation)
         for item in chain:
             item.meta[Q_ANNOTATION_KEY] = QuantizationAnnotation(
                 input_qspec_map=inputs if item is node else {},
                 output_qspec=output if item is chain[-1] else None,
                 _annotated=True,
             )
+
+    def _chain(self, node: Node, fuses: bool) -> list[Node]:
+        """The node and what is computed inside it; the last of the chain carries the output."""
+        chain = [node]
+        if self.scheme.is_qat and (norm := batch_norm_after(node)):
+            chain.append(norm)
+        if fuses and (activation := fusible_activation_after(chain[-1])) and not is_annotated(activation):
+            chain.append(activation)
+        return chain
 
     def _input(self, node: Node) -> QuantizationSpecBase:
         """An input has the parameters of the tensor it reads, or is observed where it is read."""

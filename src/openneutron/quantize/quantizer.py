@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from torch.fx import GraphModule
 from torchao.quantization.pt2e.quantizer import Quantizer
 
@@ -17,6 +19,7 @@ class NeutronQuantizer(Quantizer):
 
     Use it with torchao's `prepare_pt2e` (or `prepare_qat_pt2e` with `is_qat=True`) and `convert_pt2e`. Nodes
     that another quantizer has annotated are left to it: it can be one of several in a `ComposableQuantizer`.
+    Layers named in `keep_float`, as `openneutron compare` names them, stay float and thus on the CPU.
     """
 
     def __init__(
@@ -25,6 +28,7 @@ class NeutronQuantizer(Quantizer):
         is_qat: bool = False,
         *,
         per_channel: bool = False,
+        keep_float: Collection[str] = (),
         find: Find = ops.find,
     ):
         super().__init__()
@@ -32,6 +36,7 @@ class NeutronQuantizer(Quantizer):
         self.is_qat = is_qat
         self._scheme = Scheme(is_qat, per_channel)
         self._find = find
+        self._keep_float = tuple(keep_float)
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Bring the graph into the form the operator table describes; its results stay the same."""
@@ -39,7 +44,7 @@ class NeutronQuantizer(Quantizer):
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Say of every tensor how it is to be quantized."""
-        Annotator(self._scheme, self._find).annotate(model)
+        Annotator(self._scheme, self._find, self._keep_float).annotate(model)
         return model
 
     def validate(self, model: GraphModule) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
 from openneutron.report.cost_model import error_range
 
+if TYPE_CHECKING:
+    from openneutron.run.profile import Profile
+
 MOST_REASONS = 12
+DISAGREES = 10  # percentage points between the shares of host time and of estimated cycles
 
 
 def make_console() -> Console:
@@ -77,6 +81,55 @@ def print_accuracy(console: Console, rows: Sequence[tuple[str, float, str]]) -> 
     for name, value, remark in rows:
         table.add_row(name, f"{value:.2%}", remark)
     console.print(table)
+
+
+def print_profile(console: Console, profile: Profile) -> None:
+    """Every kernel call: time on this machine and estimated cycles, with the share of each."""
+    table = Table(box=None, padding=(0, 2, 0, 0), title="Kernel calls", title_justify="left")
+    for name in ("call", "kernel", "edge nodes"):
+        table.add_column(name, justify="right" if name == "call" else "left", overflow="fold")
+    for name in ("host us", "share", "cycles (est.)", "share", "difference"):
+        table.add_column(name, justify="right")
+    several = len({row.delegate for row in profile.calls}) > 1
+    for row in profile.calls:
+        gap = 100 * (row.cycles_share - row.host_share)
+        style = "yellow" if abs(gap) >= DISAGREES else None
+        table.add_row(
+            f"{row.delegate}:{row.call}" if several else str(row.call),
+            row.kernel,
+            ", ".join(_short(node) for node in row.nodes) or "-",
+            f"{row.host_us:,.1f}",
+            f"{row.host_share:.1%}",
+            f"{row.cycles_estimated:,}",
+            f"{row.cycles_share:.1%}",
+            f"{gap:+.1f}",
+            style=style,
+        )
+    table.add_section()
+    host, cycles = sum(r.host_us for r in profile.calls), sum(r.cycles_estimated for r in profile.calls)
+    table.add_row("", "all calls", "", f"{host:,.1f}", "", f"{cycles:,}", "", "")
+    for other in profile.others:
+        table.add_row(
+            "", "" if other.name.startswith("delegate") else "CPU", other.name, f"{other.host_us:,.1f}"
+        )
+    console.print(table)
+    console.print(
+        "host us: median time on this machine. cycles: estimates of the NPU for each call by itself. Where "
+        "the shares differ, the NPU is expected to spend its time elsewhere than this machine does.",
+        style="dim",
+        soft_wrap=True,
+    )
+    if not profile.named:
+        console.print(
+            "no ETRecord, so the edge nodes are not known: compile with --use_profiling, or give --etrecord",
+            style="dim",
+            soft_wrap=True,
+        )
+
+
+def _short(node: str) -> str:
+    """An Edge node's name without what they all have: aten_convolution_default_1 -> convolution_1."""
+    return node.removeprefix("aten_").replace("_default", "").strip("_")
 
 
 def _title(data: Mapping[str, Any]) -> str:

@@ -6,7 +6,6 @@ ExecuTorch itself reports a number, or ends the process.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 import threading
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 
 from openneutron.diagnostics import OpenNeutronError, fail
+from openneutron.files import write_atomically
 from openneutron.package.payload import check_fits
 from openneutron.run.delegate import REHEARSE, load_runtime
 from openneutron.run.native import NativeModel
@@ -84,12 +84,10 @@ class LoadedProgram:
 
     def write_etdump(self, path: Path) -> None:
         """Write the events of all runs so far for ExecuTorch's Inspector; needs `etdump=True` at loading."""
-        debug = tempfile.NamedTemporaryFile(delete=False)  # noqa: SIM115  ExecuTorch wants a second file
-        debug.close()
-        try:
-            self._program.write_etdump_result_to_file(str(path), debug.name)
-        finally:
-            os.unlink(debug.name)
+        with tempfile.TemporaryDirectory() as folder:
+            events, debug = Path(folder) / "events", Path(folder) / "debug"  # ExecuTorch wants both
+            self._program.write_etdump_result_to_file(str(events), str(debug))
+            write_atomically(Path(path), events.read_bytes())
 
     def _load(self, info: MethodInfo) -> Method:
         if info.name not in self._methods:

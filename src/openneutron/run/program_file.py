@@ -72,6 +72,7 @@ class MethodInfo:
     operators: tuple[str, ...]  # with overload, as ExecuTorch registers them: "aten::add.out"
     delegates: tuple[Delegate, ...]
     planned_bytes: int  # memory ExecuTorch plans for the method's tensors
+    delegate_calls: dict[int, int] = field(default_factory=dict)  # instruction -> index into `delegates`
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,13 @@ def _method(program, plan) -> MethodInfo:  # type: ignore[no-untyped-def]
         operators=tuple(f"{op.name}.{op.overload}" if op.overload else op.name for op in plan.operators),
         delegates=tuple(_delegates(program, plan)),
         planned_bytes=sum(plan.non_const_buffer_sizes),
+        delegate_calls=_delegate_calls(plan),
     )
+
+
+def _delegate_calls(plan) -> dict[int, int]:  # type: ignore[no-untyped-def]
+    instructions = [i.instr_args for chain in plan.chains[:1] for i in chain.instructions]
+    return {n: a.delegate_index for n, a in enumerate(instructions) if type(a).__name__ == "DelegateCall"}
 
 
 def _tensor(value) -> TensorSpec | None:  # type: ignore[no-untyped-def]
