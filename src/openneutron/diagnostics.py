@@ -91,6 +91,11 @@ CODES: dict[str, CodeInfo] = {
         "both imported in "
         "one process it may take either, so lowering is refused.",
     ),
+    "ON108": CodeInfo(
+        "wrong budget file",
+        "The TOML file of `openneutron check` cannot be read, or has a key or value it does not know. "
+        "docs/ci-gate.md lists the keys.",
+    ),
     "ON201": CodeInfo(
         "operator not in the table", "No OpSpec describes this operator, so it stays on the CPU."
     ),
@@ -246,6 +251,11 @@ CODES: dict[str, CodeInfo] = {
         ".npz file with the arrays `inputs` and `labels`, or the Python API.",
     ),
     "ON607": CodeInfo("unknown diagnostic code", "The code is not one this version of openneutron knows."),
+    "ON608": CodeInfo(
+        "not a report",
+        "The file is missing, damaged, of another schema version, or not what `openneutron report`, `compile "
+        "--json` or `eval --json` writes.",
+    ),
     "ON699": CodeInfo(
         "unexpected error",
         "Something failed that should not have, or failed in a library. Run the command with --debug and "

@@ -17,9 +17,8 @@ from openneutron.run.profile import microcode_calls, read_profile
 from openneutron.run.program import load_program
 from openneutron.target import find_target
 from tests.programs import compiled_for, random_inputs
-from tests.run.models import Split
+from tests.run.models import Plain, Split
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # the Inspector warns of what it does not need
 TARGET = find_target("imxrt700")
 
 
@@ -77,9 +76,14 @@ def test_inspector_shows_every_kernel_with_its_edge_operator(name, tmp_path):
     assert "NeutronBackend" in set(inspector.to_dataframe()["delegate_backend_name"])
 
 
+@cache
+def two_delegates():
+    return compiled_for(Split(), Split.shapes, options=CompileOptions(use_profiling=True))
+
+
 @pytest.mark.slow
 def test_profile_of_two_delegates(tmp_path):
-    program = compiled_for(Split(), Split.shapes, etrecord=True)
+    program = two_delegates()
     etdump, etrecord = traced(program, random_inputs(Split.shapes, 0), tmp_path, runs=3)
     method = program.info.methods["forward"]
     profile = read_profile(etdump, method, TARGET, etrecord)
@@ -101,9 +105,9 @@ def test_profile_of_two_delegates(tmp_path):
 
 @pytest.mark.slow
 def test_files_that_do_not_fit_are_refused(tmp_path):
-    program = compiled_for(Split(), Split.shapes, options=CompileOptions(use_profiling=True))
+    program = two_delegates()
     etdump, etrecord = traced(program, random_inputs(Split.shapes, 0), tmp_path)
-    other, _ = network("cifarnet")
+    other = compiled_for(Plain(), Plain.shapes)
     forward = program.info.methods["forward"]
     truncated = tmp_path / "short.etrecord"
     truncated.write_bytes(etrecord.read_bytes()[:1000])
@@ -119,4 +123,4 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
         with pytest.raises(OpenNeutronError, match=text):
             read_profile(dump, method, TARGET, record)
     with pytest.raises(OpenNeutronError, match="ON104"):
-        compiled_for(Split(), Split.shapes).save_etrecord(tmp_path / "no.etrecord")
+        other.save_etrecord(tmp_path / "no.etrecord")

@@ -6,8 +6,10 @@ from argparse import ArgumentParser, Namespace
 from typing import Protocol
 
 from openneutron.commands import (
+    check,
     compare,
     compile,
+    diff,
     disasm,
     doctor,
     evaluate,
@@ -38,6 +40,8 @@ COMMANDS: tuple[Command, ...] = (
     run,
     evaluate,
     compare,
+    diff,
+    check,
     ops,
     explain,
     disasm,

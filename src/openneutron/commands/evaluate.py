@@ -44,14 +44,12 @@ def execute(args: argparse.Namespace) -> None:
     if args.remove_quant_io_ops:
         fail("ON104", "option -r", "eval feeds the inputs as they are in the data", "Leave it out.")
     source = load_model(args, steps)
-    split = _split(args, source)
     with tempfile.TemporaryDirectory() as folder:
         keep = args.output is not None
         args.output = args.output or str(Path(folder) / "model.pte")
-        result = compile_source(args, source, steps)
-        scores = _all_scores(args, source, result, split, steps)
+        result, figures = evaluate_source(args, source, steps)
     data = {**result.summary, "program": str(result.output) if keep else None}
-    figures = _figures(scores, split)
+    count = figures["samples"]
     if args.json:
         print(json.dumps({**figures, "summary": data}, indent=2))
         return
@@ -61,15 +59,22 @@ def execute(args: argparse.Namespace) -> None:
     print_summary(console, data)
     console.print()
     remarks = {
-        "float": f"{len(split)} samples, PyTorch",
+        "float": f"{count} samples, PyTorch",
         "quantized": "int8, PyTorch",
         "simulator": "int8, the .pte in ExecuTorch's runtime on the simulator",
     }
-    print_accuracy(console, [(name, figures[name], remarks[name]) for name in scores])
-    if "quantized" in scores:
-        console.print(f"simulator and quantized PyTorch agree on {figures['agree']} of {len(split)} samples")
+    print_accuracy(console, [(name, figures[name], remarks[name]) for name in remarks if name in figures])
+    if "quantized" in figures:
+        console.print(f"simulator and quantized PyTorch agree on {figures['agree']} of {count} samples")
     if keep:
         console.print(f"program: {result.output}")
+
+
+def evaluate_source(args: argparse.Namespace, source: Source, steps: Steps) -> tuple[Result, dict[str, Any]]:
+    """Compile a model and run every sample three ways; what was compiled, and the figures."""
+    split = _split(args, source)
+    result = compile_source(args, source, steps)
+    return result, _figures(_all_scores(args, source, result, split, steps), split)
 
 
 def _split(args: argparse.Namespace, source: Source) -> Split:

@@ -1,0 +1,205 @@
+"""Check models against their budgets: cycles, time, SRAM, flash, delegation, accuracy. Made for CI.
+
+BUDGET.toml has a [[model]] table for every model:
+
+  [[model]]
+  model = "cifarnet"        # a zoo name, FILE.py:CALLABLE, a .pt2, .tflite, or a report (.json)
+  max_cycles = 400_000
+  max_sram = "160K"
+  min_accuracy = 0.95
+
+docs/ci-gate.md lists the keys. The exit code is 1 if a budget is not kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openneutron.diagnostics import OpenNeutronError, fail, nearest
+
+if TYPE_CHECKING:
+    from openneutron.commands.progress import Steps
+    from openneutron.report.budget import Budget, Check
+    from openneutron.report.load import Loaded
+
+NAME = "check"
+HELP = "fail if a model leaves its budget (for CI)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("budget", metavar="BUDGET.toml", help="the budgets, see above")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one model: its checks, or why there are none."""
+
+    budget: Budget
+    checks: list[Check]
+    problem: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every budget is kept."""
+        return not self.problem and all(check.ok for check in self.checks)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Compile or read every model, compare, print."""
+    from openneutron.commands.progress import Steps
+    from openneutron.report.budget import read_budgets
+
+    budgets = read_budgets(Path(args.budget))
+    arguments = [_arguments(budget, f"{args.budget}: {budget.name}") for budget in budgets]  # checked first
+    steps = Steps()
+    outcomes = [_outcome(budget, found, steps) for budget, found in zip(budgets, arguments, strict=True)]
+    if args.json:
+        models = [
+            {
+                "name": o.budget.name,
+                "model": o.budget.model,
+                "ok": o.ok,
+                "problem": o.problem,
+                "checks": [check.as_dict() for check in o.checks],
+            }
+            for o in outcomes
+        ]
+        print(json.dumps({"ok": all(o.ok for o in outcomes), "models": models}, indent=2))
+    else:
+        _print(outcomes)
+    return 0 if all(outcome.ok for outcome in outcomes) else 1
+
+
+def _outcome(budget: Budget, args: argparse.Namespace, steps: Steps) -> Outcome:
+    """One model's checks; a model that cannot be compiled fails, and the others are still checked."""
+    from openneutron.report.budget import check_budget
+
+    try:
+        return Outcome(budget, check_budget(budget, _measure(budget, args, steps)))
+    except OpenNeutronError as error:
+        return Outcome(budget, [], str(error.diagnostic).replace("\n  hint:", " -"))
+
+
+def _measure(budget: Budget, args: argparse.Namespace, steps: Steps) -> Loaded:
+    from openneutron.report.load import ACCURACIES, Loaded, load_report
+
+    if budget.model.endswith(".json"):
+        report = load_report(budget.model)
+        if budget.needs_accuracy and not report.accuracy:
+            fail(
+                "ON608",
+                budget.model,
+                "has no accuracy",
+                "Write it with `openneutron eval --json`, or name the model.",
+            )
+        return report
+
+    from openneutron.commands.compile import compile_source, load_model
+    from openneutron.commands.evaluate import evaluate_source
+
+    source = load_model(args, steps)
+    with tempfile.TemporaryDirectory() as folder:
+        args.output = str(Path(folder) / "model.pte")
+        if budget.needs_accuracy:
+            result, figures = evaluate_source(args, source, steps)
+            accuracy = {key: float(figures[key]) for key in ACCURACIES if key in figures}
+            return Loaded(budget.name, result.summary, accuracy=accuracy)
+        return Loaded(budget.name, compile_source(args, source, steps).summary)
+
+
+def _arguments(budget: Budget, where: str) -> argparse.Namespace:
+    """The budget's options as the compile command would have them; an unknown one is an error."""
+    from openneutron.commands.compile import add_compile_options
+
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_compile_options(parser)
+    actions = {action.dest: action for action in parser._actions if action.dest not in ("help", "output")}
+    args = parser.parse_args([])
+    for key, value in budget.options.items():
+        if key not in actions:
+            fail("ON108", f"{where}: options.{key}", "there is no such option", nearest(key, actions))
+        setattr(args, key, _value(actions[key], value, f"{where}: options.{key}"))
+    args.model, args.data, args.samples = budget.model, budget.data, budget.samples
+    return args
+
+
+def _value(action: argparse.Action, value: Any, where: str) -> Any:
+    expected, good = "a string", isinstance(value, str)
+    if action.nargs == 0:
+        expected, good = "true or false", isinstance(value, bool)
+    elif action.nargs == "+":
+        expected = "a list of strings"
+        good = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    elif action.type is int:
+        expected, good = "a number", isinstance(value, int) and not isinstance(value, bool)
+    elif action.type is not None:  # a size
+        try:
+            return action.type(str(value))  # type: ignore[operator]
+        except argparse.ArgumentTypeError as error:
+            fail("ON108", where, str(error), "Write bytes, or a size like 512K.")
+    if good and action.choices is not None:
+        expected, good = f"one of {', '.join(map(str, action.choices))}", value in action.choices
+    if not good:
+        fail(
+            "ON108",
+            where,
+            f"must be {expected} (got {value!r})",
+            "Options are those of `openneutron compile`.",
+        )
+    return value
+
+
+def _print(outcomes: list[Outcome]) -> None:
+    from rich.table import Table
+
+    from openneutron.report.terminal import make_console
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("model", "what"):
+        table.add_column(name, overflow="fold")
+    for name in ("budget", "actual", "margin"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for outcome in outcomes:
+        name = outcome.budget.name
+        if outcome.problem:
+            table.add_row(name, "", "", "", "", "[bold red]FAIL[/]")
+        for check in outcome.checks:
+            sign = "<=" if check.is_most else ">="
+            table.add_row(
+                name,
+                check.label,
+                f"{sign} {_number(check.budget)}{_unit(check.unit)}",
+                "not known" if check.actual is None else f"{_number(check.actual)}{_unit(check.unit)}",
+                "" if check.margin is None else _number(check.margin, sign=True),
+                "[green]ok[/]" if check.ok else "[bold red]FAIL[/]",
+            )
+            name = ""
+    console = make_console()
+    console.print(table)
+    for outcome in outcomes:
+        if outcome.problem:
+            console.print(f"{outcome.budget.name}: {outcome.problem}", soft_wrap=True, markup=False)
+    left = sum(not check.ok for outcome in outcomes for check in outcome.checks)
+    broken = sum(bool(outcome.problem) for outcome in outcomes)
+    if left or broken:
+        parts = [f"{left} budgets exceeded"] * bool(left) + [f"{broken} models not measured"] * bool(broken)
+        console.print(", ".join(parts), style="bold red")
+    else:
+        console.print("every budget is kept")
+
+
+def _unit(unit: str) -> str:
+    return f" {unit}" if unit and unit not in ("bytes", "cycles") else ""
+
+
+def _number(value: float, sign: bool = False) -> str:
+    plus = "+" if sign and value >= 0 else ""
+    return f"{plus}{value:,}" if isinstance(value, int) else f"{plus}{value:,.4g}"
