@@ -96,6 +96,33 @@ def execute(args: argparse.Namespace) -> None:
     _print_trials(trials)
 
 
+def layer_errors(
+    args: argparse.Namespace, source: Source, steps: Steps, samples: int = 4
+) -> list[dict[str, Any]]:
+    """The errors for a report on a model that these options compile; empty if nothing can be compared."""
+    changed = args.use_qat or not args.quantize or args.converter == "eiq"
+    if source.module is None or source.quantized or changed:
+        return []
+    from openneutron.commands.progress import Steps as Quiet
+    from openneutron.commands.quantizing import calibration_samples
+    from openneutron.compare import compare_layers
+    from openneutron.suggest import error_rows
+
+    calibration = calibration_samples(args, source, Quiet(quiet=True))  # its remark was made before
+    given = argparse.Namespace(**{"inputs": None, **vars(args), "samples": samples})
+    with steps.step("Comparing layers", bar=True) as advance:
+        rows = compare_layers(
+            source.module,
+            _samples(given, source, calibration),
+            calibration,
+            options=compile_options(args),
+            per_channel=args.per_channel,
+            keep_float=args.keep_float,
+            progress=advance,
+        )
+    return error_rows(rows)
+
+
 def _samples(args: argparse.Namespace, source: Source, calibration: list[Any]) -> list[Any]:
     """Inputs that calibration has not seen, where there are any: they show what it missed."""
     from pathlib import Path

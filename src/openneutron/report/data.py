@@ -44,7 +44,7 @@ def report_data(
         "timeline": _timeline(timeline, nodes),
         "memory": _memory(program, timeline),
         "roofline": roofline(program.target),
-        "errors": [dict(entry) for entry in errors],
+        "errors": _errors(errors, nodes),
         "what_if": [entry.as_dict({node.name: node.id for node in nodes}) for entry in what_if],
         "missing": [],
     }
@@ -153,6 +153,12 @@ def _memory(program: CompiledProgram, timeline: Sequence[Event]) -> list[dict[st
             }
         )
     return result
+
+
+def _errors(errors: Sequence[Mapping[str, Any]], nodes: Sequence[NodeEntry]) -> list[dict[str, Any]]:
+    """Layers as they were compared, with the id of the node each is; they are known by the node's name."""
+    ids = {name: number for (_, name), number in _ids(nodes).items()}
+    return [{**entry, "node": ids.get(str(entry["node"]))} for entry in errors]
 
 
 def _ids(nodes: Sequence[NodeEntry]) -> dict[tuple[str, str], int]:
