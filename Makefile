@@ -15,8 +15,9 @@ DEPS := $(VENV)/.openneutron-deps
 READY := $(VENV)/.openneutron-ready
 NATIVE := CMakeLists.txt $(shell find runtime -type f \( -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt \) 2>/dev/null)
 
-# Without the cross tools the firmware tests are skipped; in CI a skip would hide a failure.
+# Without the cross tools or a browser their tests are skipped; in CI a skip would hide a failure.
 export OPENNEUTRON_REQUIRE_FIRMWARE := $(if $(CI),1,$(OPENNEUTRON_REQUIRE_FIRMWARE))
+export OPENNEUTRON_REQUIRE_BROWSER := $(if $(CI),1,$(OPENNEUTRON_REQUIRE_BROWSER))
 
 .PHONY: help setup demo test test-fast lint format check-generated bench native lock cross-tools clean distclean
 
@@ -63,15 +64,17 @@ lock: ## write the versions of the virtual environment to constraints.txt
 	@mv constraints.new constraints.txt
 
 cross-tools:
-	@pkgs="gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm"; \
-	if command -v arm-none-eabi-gcc >/dev/null && command -v qemu-system-arm >/dev/null; then exit 0; fi; \
-	sudo=; if [ "$$(id -u)" != 0 ]; then sudo="sudo -n"; fi; \
-	if ! command -v apt-get >/dev/null; then why="this is not a Debian or Ubuntu system"; \
-	elif ! $$sudo true 2>/dev/null; then why="that needs root or passwordless sudo"; \
-	elif echo "installing $$pkgs" && $$sudo apt-get update -qq \
-	  && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$pkgs >/dev/null; then exit 0; \
-	else why="apt-get failed"; fi; \
-	echo "note: could not install $$pkgs ($$why): the firmware tests cannot run" >&2
+	@sudo=; if [ "$$(id -u)" != 0 ]; then sudo="sudo -n"; fi; fresh=; \
+	get() { tests="$$1"; shift; \
+	  if ! command -v apt-get >/dev/null; then why="this is not a Debian or Ubuntu system"; \
+	  elif ! $$sudo true 2>/dev/null; then why="that needs root or passwordless sudo"; \
+	  elif echo "installing $$*" && { [ -n "$$fresh" ] || $$sudo apt-get update -qq; } && fresh=1 \
+	    && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$$@" >/dev/null; then return; \
+	  else why="apt-get failed"; fi; \
+	  echo "note: could not install $$* ($$why): the $$tests tests cannot run" >&2; }; \
+	if ! command -v arm-none-eabi-gcc >/dev/null || ! command -v qemu-system-arm >/dev/null; then \
+	  get firmware gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm; fi; \
+	if ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null; then get browser chromium; fi
 
 # One recipe checks the interpreter and says what is wrong; a bare "python3.11: not found" helps nobody.
 $(PY):

@@ -17,14 +17,21 @@ settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
-CROSS_TOOLS = ("arm-none-eabi-gcc", "qemu-system-arm")
+# What a marked test needs besides Python (one of each), and the variable that makes its absence a failure.
+NEEDS = {
+    "firmware": ((("arm-none-eabi-gcc",), ("qemu-system-arm",)), "OPENNEUTRON_REQUIRE_FIRMWARE"),
+    "browser": ((("chromium", "chromium-browser", "google-chrome"),), "OPENNEUTRON_REQUIRE_BROWSER"),
+}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test marked `firmware` is skipped without the cross tools, but fails where they are required (CI)."""
-    missing = [tool for tool in CROSS_TOOLS if shutil.which(tool) is None]
-    if missing and item.get_closest_marker("firmware"):
-        reason = f"not installed: {', '.join(missing)}"
-        if os.environ.get("OPENNEUTRON_REQUIRE_FIRMWARE") == "1":
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
+    """A test that needs tools is skipped without them, but fails where they are required (CI)."""
+    for marker, (tools, required) in NEEDS.items():
+        if item.get_closest_marker(marker) is None:
+            continue
+        missing = [names[0] for names in tools if not any(map(shutil.which, names))]
+        if missing:
+            reason = f"not installed: {', '.join(missing)}"
+            if os.environ.get(required) == "1":
+                pytest.fail(reason, pytrace=False)
+            pytest.skip(reason)
