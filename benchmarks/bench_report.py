@@ -20,7 +20,8 @@ RUNS = 5
 FRAME = "new Promise(done => requestAnimationFrame(() => setTimeout(() => done(performance.now()))))"
 READY = "performance.getEntriesByName('ready')[0].startTime"
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
-CLICK = "document.querySelector('#graph .box:nth-child(4)').dispatchEvent(new MouseEvent('click', {bubbles: true}))"
+BOX = "document.querySelector('#graph .box:nth-child(4)')"
+CLICK = f"{BOX}.dispatchEvent(new MouseEvent('click', {{bubbles: true}}))"
 SELECT = f"(() => {{ const from = performance.now(); {CLICK}; return {FRAME}.then(end => end - from) }})()"
 
 

@@ -104,6 +104,7 @@ def test_figures_agree(visit, reports, name):
         page.evaluate("+document.querySelector('#timeline [data-total]').dataset.total")
         == (data["summary"]["cycles_estimated"])
     )
+    page.click("#timeline summary")
     assert len(texts(page, "#table-steps tbody tr")) == len(data["timeline"])
     seen = []
     for number, area in enumerate(data["memory"]):
@@ -168,6 +169,7 @@ def test_one_selection_in_every_view(visit, reports):
     page = visit("mobilenet_v2")
     data, _ = reports("mobilenet_v2")
     node = next(n for n in data["nodes"] if n["name"] == "aten_convolution_default_3")
+    page.click("#timeline summary")
     page.click(f"#graph [data-node='{node['id']}']")
     assert page.evaluate("location.hash") == "#node=aten_convolution_default_3"
     chosen = "[...document.querySelectorAll('{}')].map(e => e.dataset.{})"

@@ -140,6 +140,13 @@ function figure(frame, explanation, buttons) {
     el('div', { class: 'figure' }, frame));
 }
 
+// What is folded away is made when it is first unfolded.
+function folded(title, make, name) {
+  const details = el('details', { class: name }, el('summary', { text: title }));
+  details.addEventListener('toggle', () => details.append(...make()), { once: true });
+  return details;
+}
+
 function toolButton(text, label, action) {
   return el('button', { type: 'button', class: 'tool', title: label, 'aria-label': label, text, onclick: action });
 }

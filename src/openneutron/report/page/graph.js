@@ -92,10 +92,7 @@ function graphBox({ node, x, y }, most, first) {
   node.reason ? svg('text', { class: 'code', x: BOX.width - 9, y: 16, 'text-anchor': 'end', text: node.reason.code }) : null);
   element.node = node;
   element.box = { x, y, width: BOX.width, height: BOX.height };
-  tipFor(element, () => nodeTip(node));
-  element.addEventListener('click', () => toggle('node', node.id, 'graph'));
-  element.addEventListener('keydown', pressed(() => toggle('node', node.id, 'graph')));
-  return element;
+  return alive(element, () => nodeTip(node), () => toggle('node', node.id, 'graph'));
 }
 
 function walk(key, node, all) {

@@ -73,20 +73,23 @@ function navigation() {
   for (const id of links.keys()) watch.observe(section(id));
 }
 
+// The summary first; each further section in a task of its own, so that the page answers in between.
 document.body.append(tip);
 theme();
-drawSummary();
-drawGraph();
-drawTimeline();
-drawMemory();
-drawRoofline();
-drawErrors();
-drawWhatIf();
-drawOperators();
+listen();
 inspector();
-navigation();
-window.addEventListener('hashchange', followAddress);
-window.addEventListener('scroll', hideTip, { passive: true });
-followAddress();
-document.documentElement.dataset.ready = 'yes';
-performance.mark('ready');
+drawSummary();
+const rest = [drawGraph, drawTimeline, drawMemory, drawRoofline, drawErrors, drawWhatIf, drawOperators];
+setTimeout(function next() {
+  if (rest.length) {
+    rest.shift()();
+    setTimeout(next);
+    return;
+  }
+  navigation();
+  window.addEventListener('hashchange', followAddress);
+  window.addEventListener('scroll', hideTip, { passive: true });
+  followAddress();
+  performance.mark('ready');
+  document.documentElement.dataset.ready = 'yes';
+});

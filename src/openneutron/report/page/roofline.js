@@ -62,9 +62,8 @@ function roofChart(points, width, height) {
       cx: px(density(call)), cy: py(speed(call)), r: 3.5 + 7 * Math.sqrt(call.cycles / longest), role: 'button',
       tabindex: i ? '-1' : '0', 'data-key': `call-${call.index}`,
       'aria-label': `${callTitle(call)}, ${decimals(speed(call), 1)} of ${peak} per cycle, limited by ${boundName(call.bound)}` });
-    tipFor(dot, () => [...callTip(call), fact('reaches', `${decimals(speed(call), 1)} MACs a cycle, ${percent(speed(call) / peak)} of the peak`)]);
-    dot.addEventListener('click', () => selectCall(call, 'roofline'));
-    dot.addEventListener('keydown', pressed(() => selectCall(call, 'roofline')));
+    alive(dot, () => [...callTip(call), fact('reaches', `${decimals(speed(call), 1)} MACs a cycle, ${percent(speed(call) / peak)} of the peak`)],
+    () => selectCall(call, 'roofline'));
     view.append(dot);
   });
   return view;

@@ -96,18 +96,46 @@ function hideTip() {
   tip.hidden = true;
 }
 
-// Hovering or focusing the element shows what `rows` gives.
-function tipFor(element, rows) {
-  element.addEventListener('pointermove', (event) => {
-    if (event.pointerType !== 'touch') showTip(rows(), event.clientX, event.clientY);
+// What hovering an element shows and what clicking it does. A few listeners on the page serve thousands of them.
+const tips = new WeakMap();
+const actions = new WeakMap();
+
+function alive(element, rows, act) {
+  if (rows) tips.set(element, rows);
+  if (act) actions.set(element, act);
+  return element;
+}
+
+function nearest(map, element) {
+  let found = element instanceof Element ? element : null;
+  while (found && !map.has(found)) found = found.parentElement;
+  return found;
+}
+
+function listen() {
+  let under = null;
+  document.addEventListener('pointermove', (event) => {
+    const found = event.pointerType === 'touch' || event.buttons ? null : nearest(tips, event.target);
+    if (found) showTip(tips.get(found)(), event.clientX, event.clientY);
+    else if (under) hideTip();
+    under = found;
   });
-  element.addEventListener('pointerleave', hideTip);
-  element.addEventListener('focus', () => {
-    if (!element.matches(':focus-visible')) return;
-    const box = element.getBoundingClientRect();
-    showTip(rows(), box.left + Math.min(box.width / 2, 160), Math.min(box.bottom, window.innerHeight - 40));
+  document.documentElement.addEventListener('pointerleave', hideTip);
+  document.addEventListener('focusin', (event) => {
+    if (!tips.has(event.target) || !event.target.matches(':focus-visible')) return;
+    const box = event.target.getBoundingClientRect();
+    showTip(tips.get(event.target)(), box.left + Math.min(box.width / 2, 160), Math.min(box.bottom, window.innerHeight - 40));
   });
-  element.addEventListener('blur', hideTip);
+  document.addEventListener('focusout', hideTip);
+  document.addEventListener('click', (event) => {
+    const found = nearest(actions, event.target);
+    if (found && !event.target.closest('button, a, input, summary')) actions.get(found)();
+  });
+  document.addEventListener('keydown', (event) => {
+    if ((event.key !== 'Enter' && event.key !== ' ') || !actions.has(event.target)) return;
+    event.preventDefault();
+    actions.get(event.target)();
+  });
 }
 
 const fact = (name, value) => (value === '' || value === null || value === undefined ? null
@@ -169,12 +197,4 @@ function roving(container, items, step) {
     all[next].setAttribute('tabindex', '0');
     all[next].focus();
   });
-}
-
-function pressed(action) {
-  return (event) => {
-    if (event.key !== 'Enter' && event.key !== ' ') return;
-    event.preventDefault();
-    action(event);
-  };
 }

@@ -10,11 +10,13 @@ function strip({ label, explanation, height, whole, least, draw }) {
   let from = 0;
   let to = whole;
   let pending = false;
+  let drawn = 0;
   const room = () => Math.max(1, frame.clientWidth - INSET.left - INSET.right);
 
   function render() {
     pending = false;
-    if (!frame.clientWidth) return;
+    drawn = frame.clientWidth;
+    if (!drawn) return;
     const width = room();
     const focused = document.activeElement?.closest?.('svg.canvas') === view ? document.activeElement.dataset.key : null;
     const { still, moving } = draw({ width, from, to, scale: (value) => ((value - from) * width) / (to - from) });
@@ -44,7 +46,7 @@ function strip({ label, explanation, height, whole, least, draw }) {
   roving(view, () => [...view.querySelectorAll('[data-key]')], (key, at, all) => ({
     ArrowRight: Math.min(all.length - 1, at + 1), ArrowLeft: Math.max(0, at - 1), Home: 0, End: all.length - 1,
   }[key]));
-  new ResizeObserver(later).observe(frame);
+  new ResizeObserver(() => { if (frame.clientWidth !== drawn) later(); }).observe(frame);
 
   return {
     figure: figure(frame, explanation, [toolButton('+', 'Zoom in', () => scale(1.6)),
@@ -71,8 +73,5 @@ function mark(name, box, key, label, rows, act, caption) {
   if (caption && letters >= Math.min(caption.length, 6) && box.height >= 14) {
     element.append(svg('text', { x: Math.max(box.x, 0) + 5, y: box.y + Math.min(box.height / 2 + 4, 16), text: shorten(caption, letters) }));
   }
-  tipFor(element, rows);
-  element.addEventListener('click', act);
-  element.addEventListener('keydown', pressed(act));
-  return element;
+  return alive(element, rows, act);
 }

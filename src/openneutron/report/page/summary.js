@@ -111,10 +111,11 @@ function estimateNote() {
     { title: 'unit', value: (row) => row.unit || '', minor: true },
     { title: 'where it comes from', value: (row) => row.source || '' },
   ];
-  return el('details', { class: 'estimate' }, el('summary', { text: 'How good are these estimates?' }),
+  return folded('How good are these estimates?', () => [
     el('p', { text: model.label || 'Cycles are estimated by a model of the NPU, not measured.' }),
-    rows.length ? dataTable({ name: 'networks', columns, rows, key: (row) => row.model }) : null,
-    parameters.length ? dataTable({ name: 'parameters', columns: known, rows: parameters, key: (row) => row.name }) : null);
+    ...(rows.length ? [dataTable({ name: 'networks', columns, rows, key: (row) => row.model })] : []),
+    ...(parameters.length ? [dataTable({ name: 'parameters', columns: known, rows: parameters, key: (row) => row.name })] : []),
+  ], 'estimate');
 }
 
 // -- what if ------------------------------------------------------------------------------------------------

@@ -28,10 +28,7 @@ function dataTable({ name, columns, rows, key, act, isChosen, filters = [], sort
         ...(Array.isArray(content) ? content : [content]));
     });
     const line = el('tr', { 'data-row': key(row), tabindex: act ? '0' : null }, cells);
-    if (act) {
-      line.addEventListener('click', () => { if (!String(getSelection())) act(row); });
-      line.addEventListener('keydown', pressed(() => act(row)));
-    }
+    if (act) alive(line, null, () => { if (!String(getSelection())) act(row); }); // marking text is no click
     made.set(row, line);
     return line;
   }

@@ -78,9 +78,9 @@ function callTable() {
     { title: 'MACs', number: true, value: (call) => call.macs, cell: (call) => (call.macs ? integer(call.macs) : ''), minor: true },
     { title: 'moved', number: true, value: (call) => call.bytes, cell: (call) => (call.bytes ? bytes(call.bytes) : ''), minor: true },
   ];
-  const table = dataTable({ name: 'steps', columns, rows: CALLS, key: (call) => `call-${call.index}`,
-    act: (call) => selectCall(call, 'calls'), isChosen: (call) => selection.calls.has(call.index) });
-  return el('details', {}, el('summary', { text: `All ${count(CALLS.length, 'step')} as a table` }), table);
+  return folded(`All ${count(CALLS.length, 'step')} as a table`, () => [dataTable({ name: 'steps', columns, rows: CALLS,
+    key: (call) => `call-${call.index}`, act: (call) => selectCall(call, 'steps'),
+    isChosen: (call) => selection.calls.has(call.index) })]);
 }
 
 function boundLegend(bounds) {
