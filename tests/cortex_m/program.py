@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import executorch.backends.cortex_m.passes  # noqa: F401  registers the reference; its operators.py cannot come first
 import torch
 from executorch.exir import EdgeCompileConfig, to_edge
+from executorch.exir._serialize._program import deserialize_pte_binary, serialize_pte_binary
 
 from openneutron.run.program import LoadedProgram, load_program
 
@@ -43,10 +44,25 @@ class _Calls(torch.nn.Module):
 
 def compile_calls(calls: Sequence[Call]) -> bytes:
     """A program whose outputs are those of the calls, each on its own inputs."""
-    inputs = tuple(tensor for call in calls for tensor in call.tensors)
-    exported = torch.export.export(_Calls(calls), inputs, strict=False)
+    exported = torch.export.export(_Calls(calls), inputs_of(calls), strict=False)
     edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
     return edge.to_executorch().buffer
+
+
+def inputs_of(calls: Sequence[Call]) -> tuple[torch.Tensor, ...]:
+    return tuple(tensor for call in calls for tensor in call.tensors)
+
+
+def one_by_one(program: bytes) -> bytes:
+    """The same program with a method call_0, call_1, ... for each operator it calls; all inputs to each."""
+    file = deserialize_pte_binary(program)
+    (plan,) = file.program.execution_plan
+    (chain,) = plan.chains
+    file.program.execution_plan = [
+        replace(plan, name=f"call_{i}", chains=[replace(chain, instructions=[instruction])])
+        for i, instruction in enumerate(chain.instructions)
+    ]
+    return bytes(serialize_pte_binary(file))
 
 
 def run_calls(calls: Sequence[Call]) -> list[torch.Tensor]:
@@ -55,7 +71,7 @@ def run_calls(calls: Sequence[Call]) -> list[torch.Tensor]:
 
 
 def run_program(program: LoadedProgram, calls: Sequence[Call]) -> list[torch.Tensor]:
-    outputs = program.run([tensor for call in calls for tensor in call.tensors])
+    outputs = program.run(inputs_of(calls))
     return [torch.from_numpy(array) for array in outputs]
 
 

@@ -91,7 +91,7 @@ def _native() -> list[Check]:
     folder = Path(__file__).resolve().parents[1] / "_native"
     build = "make setup (in the repository), or install the package again"
     checks = []
-    for name in ("libneutron.so", "libneutron_backend.so", "neutron_rehearse"):
+    for name in ("libneutron.so", "libneutron_backend.so", "libneutron_cortex_m.so", "neutron_rehearse"):
         there = (folder / name).exists()
         checks.append(
             Check(name, OK if there else BAD, "built" if there else "missing", "" if there else build)
@@ -100,12 +100,23 @@ def _native() -> list[Check]:
         try:
             from openneutron.run.delegate import load_runtime
 
-            load_runtime()
+            names = load_runtime().operator_registry.operator_names
             checks.append(Check("ExecuTorch delegate", OK, "loads and registers NeutronBackend"))
+            checks.append(_cortex_m_kernels(names))
         except (OpenNeutronError, ImportError, OSError) as error:
             checks.append(Check("ExecuTorch delegate", BAD, str(error).splitlines()[0], build))
     checks.append(_clash())
     return checks
+
+
+def _cortex_m_kernels(registered: set[str]) -> Check:
+    from openneutron.run.delegate import cortex_m_operators
+
+    missing = sorted(cortex_m_operators() - registered)
+    if missing:
+        remedy = "Programs that call these run on the target only; with the pinned executorch there are none"
+        return Check("cortex_m kernels", NOTE, f"none for {', '.join(missing)}", remedy)
+    return Check("cortex_m kernels", OK, f"all {len(cortex_m_operators())} operators registered for the host")
 
 
 def _clash() -> Check:

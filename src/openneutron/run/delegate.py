@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,11 +22,22 @@ REHEARSE = NATIVE / "neutron_rehearse"
 _BUILD = "Run `make setup` in the repository, or install the package again (pip install -e .)."
 
 
-def executorch_library(name: str) -> Path:
-    """A library of the installed executorch wheel."""
+def executorch_folder() -> Path:
+    """Where the installed executorch wheel is."""
     spec = importlib.util.find_spec("executorch")
     assert spec is not None and spec.submodule_search_locations
-    return Path(next(iter(spec.submodule_search_locations))) / "lib" / name
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def executorch_library(name: str) -> Path:
+    """A library of the installed executorch wheel."""
+    return executorch_folder() / "lib" / name
+
+
+def cortex_m_operators() -> set[str]:
+    """The operators of the cortex_m dialect, as programs name them: those of the installed wheel."""
+    schemas = executorch_folder() / "backends" / "cortex_m" / "ops" / "operators.yaml"
+    return set(re.findall(r"^- func: (cortex_m::[\w.]+)\(", schemas.read_text(), re.MULTILINE))
 
 
 @cache
