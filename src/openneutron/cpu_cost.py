@@ -71,6 +71,11 @@ class Operator:
         return "cpu"
 
     @property
+    def is_view(self) -> bool:
+        """Whether ExecuTorch runs nothing for it: a second name for the same memory."""
+        return self.base in _VIEWS
+
+    @property
     def macs(self) -> int:
         """Multiply-accumulates; 0 for what has none."""
         first, second = (*self.inputs, (), ())[:2]
@@ -112,9 +117,9 @@ def cpu_cycles(op: Operator, target: Target) -> int:
     model = target.cost
     int8 = op.namespace == "cortex_m"
     elements = max([prod(op.output) * op.window, *(prod(s) for s in op.inputs)])
-    if op.base in _VIEWS:
-        work = 0.0
-    elif op.kind == "quantize":
+    if op.is_view:
+        return 0
+    if op.kind == "quantize":
         work = model.cpu_quantize_cycles * prod(op.output)
     elif op.kind == "dequantize":
         work = model.cpu_dequantize_cycles * prod(op.output)

@@ -19,7 +19,7 @@ from torch.fx import Node
 from openneutron.compiler import microcode as mc
 from openneutron.compiler.cost import run_times
 from openneutron.compiler.result import CallInfo
-from openneutron.cpu_cost import cpu_cycles, operator_of, transpose_cycles
+from openneutron.cpu_cost import Operator, cpu_cycles, operator_of, transpose_cycles
 from openneutron.package.backend import Partition
 from openneutron.target import Target
 
@@ -82,12 +82,11 @@ def _steps(method: str, program: ExportedProgram, partition: int, target: Target
             lowered = getattr(module, node.args[0].target)
             yield from _delegate(method, node, lowered.meta["_delegate_info_meta"], partition, target)
             partition += 1
-        else:
-            yield _cpu(method, node, target)
+        elif not (op := operator_of(node)).is_view:
+            yield _cpu(method, node, op, target)
 
 
-def _cpu(method: str, node: Node, target: Target) -> Event:
-    op = operator_of(node)
+def _cpu(method: str, node: Node, op: Operator, target: Target) -> Event:
     cycles = cpu_cycles(op, target)
     reads = tuple(n.name for n in node.all_input_nodes)
     return Event(

@@ -17,6 +17,7 @@ from openneutron.commands import (
     firmware,
     merge_kernels,
     ops,
+    report,
     run,
 )
 
@@ -42,6 +43,7 @@ COMMANDS: tuple[Command, ...] = (
     compare,
     diff,
     check,
+    report,
     ops,
     explain,
     disasm,

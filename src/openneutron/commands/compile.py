@@ -46,13 +46,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write ExecuTorch's ETRecord, which names the nodes of a profile (default with --use_profiling: "
         "OUT.etrecord)",
     )
+    parser.add_argument(
+        "--sidecar",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="write OUT.report.json beside the program, which `openneutron report` reads (default)",
+    )
 
 
-def add_compile_options(parser: argparse.ArgumentParser) -> None:
+def add_compile_options(parser: argparse.ArgumentParser, output: bool = True) -> None:
     """The options of every command that compiles; those of ExecuTorch's NXP example keep their names."""
     yes_no = argparse.BooleanOptionalAction
     add = parser.add_argument
-    add("-o", "--output", metavar="OUT.pte", help="the program to write (default: <model>.pte)")
+    if output:
+        add("-o", "--output", metavar="OUT.pte", help="the program to write (default: <model>.pte)")
     add("--target", default=DEFAULT_TARGET, metavar="TARGET", help=f"{', '.join(TARGETS)} (default)")
     add("--converter", choices=CONVERTERS, help="open (default): OpenNeutron's firmware; eiq: NXP silicon")
     add("--recipe", choices=RECIPES, default=RECIPES[0], help="what quantizes and takes operators: the NPU's")
@@ -135,8 +142,8 @@ def execute(args: argparse.Namespace) -> None:
             f"Known: {', '.join(REPORTS)}",
         )
     result = compile_source(args, load_model(args, steps), steps)
-    if args.report:
-        write_report(Path(args.report), result)
+    if args.report or args.sidecar:
+        write_reports(Path(args.report) if args.report else None, result, args.sidecar)
     if args.json:
         print(json.dumps(result.summary, indent=2))
     else:
@@ -160,6 +167,8 @@ class Result:
     program: CompiledProgram
     quantized: Any  # the quantized module, if quantizing was part of the work
     summary: dict[str, Any]
+    module: Any = None  # what was compiled, and for which inputs; None for a LiteRT model
+    example_inputs: tuple[Any, ...] = ()
 
 
 def compile_source(args: argparse.Namespace, source: Source, steps: Any) -> Result:
@@ -173,7 +182,7 @@ def compile_source(args: argparse.Namespace, source: Source, steps: Any) -> Resu
     output = output_path(args.output, source.name)
     if args.so_library:
         _load_library(args.so_library)
-    quantized = None
+    quantized = module = None
     if source.litert is not None:
         with steps.step("Compiling"):
             program = compile_litert(source.litert, options, args.model)
@@ -195,7 +204,7 @@ def compile_source(args: argparse.Namespace, source: Source, steps: Any) -> Resu
     if record := etrecord_path(args, output, source):
         program.save_etrecord(record)
         summary["etrecord"] = str(record)
-    return Result(output, program, quantized, summary)
+    return Result(output, program, quantized, summary, module, source.example_inputs)
 
 
 def compile_options(args: argparse.Namespace) -> CompileOptions:
@@ -258,16 +267,27 @@ def etrecord_path(args: argparse.Namespace, output: Path, source: Source) -> Pat
     return output.with_suffix(".etrecord") if args.use_profiling and source.litert is None else None
 
 
-def write_report(path: Path, result: Result) -> None:
-    """The report as a web page, as JSON or as node data for Model Explorer."""
-    from openneutron.files import write_atomically
+def write_reports(path: Path | None, result: Result, sidecar: bool = False) -> None:
+    """The report where the user wants it, and beside the program."""
     from openneutron.report.data import report_data
-    from openneutron.report.render import render_report
+    from openneutron.report.sidecar import write_sidecar
 
     data = report_data(result.program, path=result.output)
+    if path is not None:
+        write_rendered(path, data)
+    if sidecar:
+        write_sidecar(result.output, data)
+
+
+def write_rendered(path: Path, data: dict[str, Any]) -> Path:
+    """Write a report as a web page, as JSON or as node data for Model Explorer."""
+    from openneutron.files import write_atomically
+    from openneutron.report.render import render_report
+
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, render_report(path, data).encode())
+    return path
 
 
 def _load_library(path: str) -> None:

@@ -5,6 +5,7 @@ docs/report-schema.md documents every field. Add fields; a changed meaning needs
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,24 +30,60 @@ def report_data(
     path: Path | str | None = None,
     errors: Sequence[Mapping[str, Any]] = (),
     what_if: Sequence[WhatIf] = (),
+    missing: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What is known of a compiled program, as JSON can hold it; `path` is where its .pte is."""
+    """What is known of a compiled program, as JSON can hold it; `path` is where its .pte is.
+
+    `errors` are rows with the `node` by its name in the Edge program; here it becomes an id.
+    """
     where = None if path is None else Path(path)
     nodes = program_nodes(program)
-    timeline = program.timeline
+    ids = {name: node.id for node in nodes for name in (node.name, *node.aliases)}
+    reasons = {entry.node.name: entry.as_dict() for entry in program.rejected}
+    return assemble(
+        name=name or (where.stem if where else "program"),
+        summary=summarize(program, where),
+        target=program.target,
+        nodes=nodes,
+        timeline=program.timeline,
+        reasons=reasons,
+        memory=_memory(program, program.timeline),
+        sha256=hashlib.sha256(program.pte).hexdigest(),
+        errors=_errors(errors, nodes),
+        what_if=[entry.as_dict(ids) for entry in what_if],
+        missing=list(missing),
+    )
+
+
+def assemble(
+    *,
+    name: str,
+    summary: dict[str, Any],
+    target: Target,
+    nodes: Sequence[NodeEntry],
+    timeline: Sequence[Event],
+    reasons: Mapping[str, Mapping[str, str]],
+    memory: list[dict[str, Any]],
+    sha256: str,
+    errors: list[dict[str, Any]],
+    what_if: list[dict[str, Any]],
+    missing: list[str],
+) -> dict[str, Any]:
+    """The report of these parts."""
     return {
         "schema": SCHEMA,
         "generator": f"openneutron {__version__}",
-        "name": name or (where.stem if where else "program"),
-        "summary": summarize(program, where),
-        "cost_model": describe_cost_model(program.target),
-        "nodes": _nodes(nodes, timeline, program),
+        "name": name,
+        "sha256": sha256,
+        "summary": summary,
+        "cost_model": describe_cost_model(target),
+        "nodes": _nodes(nodes, timeline, reasons),
         "timeline": _timeline(timeline, nodes),
-        "memory": _memory(program, timeline),
-        "roofline": roofline(program.target),
-        "errors": _errors(errors, nodes),
-        "what_if": [entry.as_dict({node.name: node.id for node in nodes}) for entry in what_if],
-        "missing": [],
+        "memory": memory,
+        "roofline": roofline(target),
+        "errors": errors,
+        "what_if": what_if,
+        "missing": missing,
     }
 
 
@@ -61,9 +98,8 @@ def roofline(target: Target) -> dict[str, float]:
 
 
 def _nodes(
-    nodes: Sequence[NodeEntry], timeline: Sequence[Event], program: CompiledProgram
+    nodes: Sequence[NodeEntry], timeline: Sequence[Event], reasons: Mapping[str, Mapping[str, str]]
 ) -> list[dict[str, Any]]:
-    reasons = {entry.node.name: entry.as_dict() for entry in program.rejected}
     ids = _ids(nodes)
     calls: dict[int, list[int]] = {}
     cycles: dict[int, int] = {}
@@ -94,7 +130,7 @@ def _nodes(
                 "macs": macs.get(node.id, 0) if timeline else node.macs,
                 "cycles": cycles.get(node.id, 0),
                 "calls": calls.get(node.id, []),
-                "reason": reason and {key: reason[key] for key in ("code", "reason", "hint")},
+                "reason": {key: reason[key] for key in ("code", "reason", "hint")} if reason else None,
             }
         )
     return result

@@ -154,8 +154,8 @@ def parse_program(data: bytes, where: str, sealed: bool) -> ProgramInfo:
 def _method(program, plan) -> MethodInfo:  # type: ignore[no-untyped-def]
     return MethodInfo(
         name=plan.name,
-        inputs=tuple(_tensor(plan.values[i]) for i in plan.inputs),
-        outputs=tuple(_tensor(plan.values[i]) for i in plan.outputs),
+        inputs=tuple(read_tensor(plan.values[i]) for i in plan.inputs),
+        outputs=tuple(read_tensor(plan.values[i]) for i in plan.outputs),
         operators=tuple(f"{op.name}.{op.overload}" if op.overload else op.name for op in plan.operators),
         delegates=tuple(_delegates(program, plan)),
         planned_bytes=sum(plan.non_const_buffer_sizes),
@@ -168,7 +168,8 @@ def _delegate_calls(plan) -> dict[int, int]:  # type: ignore[no-untyped-def]
     return {n: a.delegate_index for n, a in enumerate(instructions) if type(a).__name__ == "DelegateCall"}
 
 
-def _tensor(value) -> TensorSpec | None:  # type: ignore[no-untyped-def]
+def read_tensor(value) -> TensorSpec | None:  # type: ignore[no-untyped-def]
+    """The tensor that a value of a program is; None if it is something else."""
     tensor = value.val
     if type(tensor).__name__ != "Tensor":
         return None

@@ -1,0 +1,112 @@
+"""Report what runs where and why, what it costs, what fills the SRAM, and what to change.
+
+FILE.pte: the report `openneutron compile` left beside it (FILE.report.json), if it belongs to that very
+program; else what the program itself tells. MODEL (as `openneutron compile` takes it) is quantized and
+compiled: the report then has what-if answers, each really compiled, and the error of every layer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openneutron.commands.compile import add_compile_options, compile_source, load_model, write_rendered
+from openneutron.commands.source import MODEL_HELP, Source
+from openneutron.diagnostics import fail
+
+if TYPE_CHECKING:
+    from openneutron.commands.compile import Result
+    from openneutron.commands.progress import Steps
+
+NAME = "report"
+HELP = "one page: delegation, timeline, memory map, errors, what-if"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("model", metavar="FILE.pte|MODEL", help=f"a program, or {MODEL_HELP}")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="report.html or report.json (default: <model>.html)"
+    )
+    parser.add_argument("--program", metavar="OUT.pte", help="keep the program compiled from MODEL")
+    yes_no = argparse.BooleanOptionalAction
+    parser.add_argument("--what-if", action=yes_no, default=True, help="compile variants of MODEL (default)")
+    add_compile_options(parser, output=False)
+
+
+def execute(args: argparse.Namespace) -> None:
+    """Collect, render, write."""
+    from openneutron.commands.progress import Steps
+    from openneutron.report.render import ENDINGS
+
+    steps = Steps()
+    is_program = Path(args.model).suffix == ".pte"
+    output = Path(args.output) if args.output else None
+    if output is not None and not output.name.endswith(ENDINGS):
+        fail("ON104", "option -o", f"'{output}' has no known report format", f"Known: {', '.join(ENDINGS)}")
+    if is_program:
+        data = _of_program(args)
+    else:
+        source = load_model(args, steps)
+        data = _of_model(args, source, steps)
+    for sentence in data["missing"]:
+        steps.note(f"not in the report: {sentence}")
+    written = write_rendered(output or Path(f"{data['name']}.html"), data)
+    print(written)
+
+
+def _of_program(args: argparse.Namespace) -> dict[str, Any]:
+    from openneutron.report.sidecar import report_of_program
+
+    given = [name for name, default in _COMPILING.items() if getattr(args, name) != default]
+    if given:
+        fail(
+            "ON104", f"option --{given[0]}", f"has no effect on {args.model}: it is compiled", "Leave it out."
+        )
+    return report_of_program(Path(args.model))
+
+
+# What says nothing about a program that is compiled already, with what it is when it is not given.
+_COMPILING: dict[str, Any] = {
+    "converter": None, "quantize": True, "delegate": True, "use_qat": False, "per_channel": False,
+    "calibration": None, "use_random_dataset": False, "remove_quant_io_ops": False, "sram": None,
+    "use_channels_last_dim_order": False, "operators_not_to_delegate": (), "fetch_constants_to_sram": False,
+    "program": None,
+}  # fmt: skip
+
+
+def _of_model(args: argparse.Namespace, source: Source, steps: Steps) -> dict[str, Any]:
+    from openneutron.report.data import report_data
+    from openneutron.report.sidecar import write_sidecar
+
+    missing: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        args.output = args.program or str(Path(folder) / f"{source.name}.pte")
+        result = compile_source(args, source, steps)
+        what_if = _explore(args, result, steps, missing) if args.what_if else []
+        data = report_data(
+            result.program, name=source.name, path=args.program, what_if=what_if, missing=missing
+        )
+    if args.program:
+        write_sidecar(Path(args.program), data)
+    return data
+
+
+def _explore(args: argparse.Namespace, result: Result, steps: Steps, missing: list[str]) -> list[Any]:
+    from functools import partial
+
+    from openneutron.pipeline import compile_model
+    from openneutron.report.what_if import delegation_pays, explore, left_out
+
+    if result.module is None or args.converter == "eiq":
+        return delegation_pays(result.program)
+    again = partial(compile_model, int8_io=args.remove_quant_io_ops, delegate=args.delegate)
+    with steps.step("What if", bar=True) as advance:
+        found = explore(result.program, result.module, result.example_inputs, again, advance)
+    if count := left_out(result.program, result.module):
+        missing.append(
+            f"What-if of {count} more operators on the CPU: those with the most cycles were tried."
+        )
+    return found

@@ -1,0 +1,288 @@
+"""A report of a .pte alone: what the program itself tells, and sentences about what it does not.
+
+The microcode has every call with its addresses; names of nodes, reasons and tensors' names are not in it.
+Buffers are found from the addresses calls write to and read from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from openneutron.compiler import microcode as mc
+from openneutron.compiler.cost import cost_of
+from openneutron.compiler.result import CallInfo
+from openneutron.cpu_cost import Operator, cpu_cycles, transpose_cycles
+from openneutron.package.payload import CHANNELS_LAST, Payload
+from openneutron.report.addresses import buffers, reads, writes
+from openneutron.report.cost_model import error_label
+from openneutron.report.data import assemble
+from openneutron.report.nodes import Ids, NodeEntry
+from openneutron.report.summary import best_hint
+from openneutron.run.program_file import ProgramInfo, TensorSpec, check_program, parse_program, read_program
+from openneutron.run.program_steps import MethodSteps, ProgramStep, ProgramTensor, program_steps
+from openneutron.target import DEFAULT_TARGET, Target, find_target
+from openneutron.timeline import BORDER_KINDS, NPU_KINDS, Event, npu_events, total
+
+MISSING = (
+    "The names of the operators the NPU computes: its calls are shown by their kernels.",
+    "Why operators stay on the CPU.",
+    "What-if and per-layer errors: they need the model.",
+    "Names of tensors in the memory map: buffers are found from the addresses calls use.",
+)
+_NO_REASON = {"code": "", "reason": "the .pte does not say why", "hint": "Give the model instead of it."}
+_ENDS = (mc.Region.INPUT, mc.Region.OUTPUT)
+_KINDS = {mc.Kernel.COPY: "TRANSPOSE"}  # what a strided copy at a partition's border most likely is
+Place = tuple[int, ...]  # of a tensor in memory: see `ProgramTensor`
+
+
+def report_from_program(path: Path | str, *, note: str = "") -> dict[str, Any]:
+    """The report of a .pte file; `note` says why nothing better is known."""
+    raw, where = read_program(path)
+    info = parse_program(raw, where, check_program(raw, where))
+    payloads = {name: _payloads(info, name) for name in info.methods}
+    arguments = {name: [0 if p is None else p.input_args for p in found] for name, found in payloads.items()}
+    target = _target(payloads)
+    walk = _Walk(target)
+    for name, steps in program_steps(raw, arguments, where).items():
+        walk.method(name, steps, payloads[name])
+    every = [p for found in payloads.values() for p in found if p is not None]
+    summary = _summary(Path(path), info, walk, every, target)
+    return assemble(
+        name=Path(path).stem,
+        summary=summary,
+        target=target,
+        nodes=walk.nodes,
+        timeline=walk.events if walk.known else [],
+        reasons={},
+        memory=walk.memory,
+        sha256=hashlib.sha256(raw).hexdigest(),
+        errors=[],
+        what_if=[],
+        missing=[*([note] if note else []), *MISSING],
+    )
+
+
+def _payloads(info: ProgramInfo, method: str) -> list[Payload | None]:
+    """The payloads of a method's delegates; None for those of other backends."""
+    return [d.payload() if d.is_neutron else None for d in info.methods[method].delegates]
+
+
+def _target(payloads: dict[str, list[Payload | None]]) -> Target:
+    names = [p.stamp.target for found in payloads.values() for p in found if p is not None and p.is_open]
+    return find_target(next((name for name in names if name), DEFAULT_TARGET))
+
+
+class _Walk:
+    """Collects nodes, events and memory over the methods of a program."""
+
+    def __init__(self, target: Target):
+        self.target = target
+        self.nodes: list[NodeEntry] = []
+        self.events: list[Event] = []
+        self.memory: list[dict[str, Any]] = []
+        self.known = True  # whether the cost of every delegate is
+        self._now = 0
+        self._names: Counter[str] = Counter()
+
+    def method(self, name: str, method: MethodSteps, payloads: Sequence[Payload | None]) -> None:
+        made: dict[Place, Ids] = {}
+        for number, tensor in enumerate(method.inputs):
+            made[tensor.place] = self._node(f"input_{number}", "input", "io", None, name, (), tensor.spec)
+        for step in method.steps:
+            inputs = tuple(dict.fromkeys(i for t in step.inputs for i in made.get(t.place, ())))
+            if step.delegate is None:
+                ids = self._operator(name, step, inputs)
+                made |= {t.place: ids for t in step.outputs}
+            else:
+                made |= self._delegate(name, step, payloads[step.delegate], made)
+        for number, tensor in enumerate(method.outputs):
+            source = made.get(tensor.place, ())
+            self._node(f"output_{number}", "output", "io", None, name, source, tensor.spec)
+
+    def _node(
+        self, name: str, op: str, where: str, partition: int | None, method: str, inputs: Ids,
+        spec: TensorSpec | None, macs: int = 0,
+    ) -> Ids:  # fmt: skip
+        self._names[name] += 1
+        if (times := self._names[name]) > 1:
+            name = f"{name}_{times - 1}"
+        shape, dtype = ((), "int8") if spec is None else (spec.shape, spec.dtype)
+        number = len(self.nodes)
+        self.nodes.append(NodeEntry(number, name, op, where, partition, method, inputs, shape, dtype, macs))
+        return (number,)
+
+    def _add(self, event: Event) -> None:
+        self.events.append(replace(event, start=self._now))
+        self._now += event.advance
+
+    def _operator(self, method: str, step: ProgramStep, inputs: Ids) -> Ids:
+        """An operator on the CPU; a program names it by its out variant."""
+        out = step.outputs[0].spec if step.outputs else None
+        shapes = tuple(t.spec.shape for t in step.inputs)
+        moved = sum(_nbytes(t.spec) for t in (*step.inputs, *step.outputs))
+        op = Operator(step.operator, shapes, out.shape if out else (), moved)
+        if op.is_view:
+            return inputs
+        name = step.operator.replace("::", "_").replace(".", "_")
+        ids = self._node(name, step.operator, "cpu", None, method, inputs, out, op.macs)
+        cycles = cpu_cycles(op, self.target)
+        node = self.nodes[ids[0]].name
+        reads = tuple(f"value_{t.number}" for t in step.inputs)
+        writes = tuple(f"value_{t.number}" for t in step.outputs)
+        self._add(
+            Event(
+                op.kind, node, step.operator, method, None, None, (node,), 0, cycles, cycles, "cpu",
+                op.macs, moved, reads, writes,
+            )
+        )  # fmt: skip
+        return ids
+
+    def _delegate(
+        self, method: str, step: ProgramStep, payload: Payload | None, made: dict[Place, Ids]
+    ) -> dict[Place, Ids]:
+        partition = len(self.memory)
+        scratch, prefetch = (
+            (0, 0) if payload is None else (payload.words.scratch_bytes, payload.words.prefetch_bytes)
+        )
+        entry: dict[str, Any] = {"partition": partition, "scratch_bytes": scratch, "prefetch_bytes": prefetch}
+        self.memory.append(entry | {"buffers": []})
+        arguments = [made.get(t.place, ()) for t in step.inputs]
+        if payload is None or not payload.is_open:
+            self.known = False
+            every = tuple(i for ids in arguments for i in ids)
+            ids = self._node(f"delegate_{partition}", step.operator, "npu", partition, method, every, None)
+            return {t.place: ids for t in step.outputs}
+        for port, tensor in zip(payload.inputs, step.inputs, strict=False):
+            if port.format == CHANNELS_LAST:
+                self._transpose(method, tensor, partition)
+        calls = mc.decode(payload.microcode).calls
+        infos = [
+            CallInfo(
+                call, _KINDS.get(call.kernel, ""), (), tuple(map(str, reads(call))),
+                tuple(map(str, writes(call))), cost_of(call, self.target),
+            )
+            for call in calls
+        ]  # fmt: skip
+        names = self._calls(method, partition, infos, payload, arguments)
+        begin = len(self.events)
+        ends = frozenset(str(r) for c in calls for r in (*reads(c), *writes(c)) if r.region in _ENDS)
+        for event in npu_events(method, infos, partition, self.target, names, ends):
+            self._add(event)
+        self.memory[partition]["buffers"] = [b | _shifted(b, begin) for b in buffers(calls)]
+        for port, tensor in zip(payload.outputs, step.outputs, strict=False):
+            if port.format == CHANNELS_LAST:
+                self._transpose(method, tensor, partition)
+        last = self._last_writers
+        return {
+            tensor.place: last.get((mc.Region.OUTPUT, index), ()) for index, tensor in enumerate(step.outputs)
+        }
+
+    def _calls(
+        self, method: str, partition: int, infos: Sequence[CallInfo], payload: Payload, inputs: Sequence[Ids]
+    ) -> list[tuple[str, ...]]:
+        """A node for every kernel call, linked by the addresses; the nodes' names, call by call."""
+        self._last_writers: dict[tuple[int, int], Ids] = {
+            (mc.Region.INPUT, index): inputs[port.argument] if port.argument < len(inputs) else ()
+            for index, port in enumerate(payload.inputs)
+        }
+        names: list[tuple[str, ...]] = []
+        for info in infos:
+            if isinstance(info.call, mc.Wait | mc.Prefetch):
+                names.append(())
+                continue
+            found = (self._last_writers.get(_key(ref), ()) for ref in reads(info.call))
+            sources = tuple(dict.fromkeys(i for ids in found for i in ids))
+            kernel = info.call.kernel.name
+            name = f"delegate_{partition}_{kernel.lower()}"
+            ids = self._node(name, kernel, "npu", partition, method, sources, None, info.cost.macs)
+            self._last_writers |= {_key(ref): ids for ref in writes(info.call)}
+            names.append((self.nodes[ids[0]].name,))
+        # A copy or a wait is for the call that follows it.
+        for number in range(len(names) - 2, -1, -1):
+            names[number] = names[number] or names[number + 1]
+        return names
+
+    def _transpose(self, method: str, tensor: ProgramTensor, partition: int) -> None:
+        nbytes, name = _nbytes(tensor.spec), f"value_{tensor.number}"
+        cycles = transpose_cycles(nbytes, self.target)
+        self._add(
+            Event(
+                "transpose", f"{name}_transposed", "transpose", method, partition, None, (), 0, cycles,
+                cycles, "cpu", 0, 2 * nbytes, (name,), (f"{name}_transposed",), True,
+            )
+        )  # fmt: skip
+
+
+def _key(ref: mc.Ref) -> tuple[int, int]:
+    return (ref.region, ref.index if ref.region in (mc.Region.INPUT, mc.Region.OUTPUT) else ref.offset)
+
+
+def _shifted(buffer: dict[str, Any], begin: int) -> dict[str, int]:
+    return {key: buffer[key] + begin for key in ("first", "last")}
+
+
+def _nbytes(spec: TensorSpec) -> int:
+    size = {"half": 2, "bfloat16": 2}.get(spec.dtype)
+    return prod(spec.shape) * (size or np.dtype(spec.dtype).itemsize)
+
+
+def _summary(
+    path: Path, info: ProgramInfo, walk: _Walk, payloads: list[Payload], target: Target
+) -> dict[str, Any]:
+    """The keys of `summarize`, as far as the program tells."""
+    events = walk.events if walk.known else []
+    cpu = [n for n in walk.nodes if n.where == "cpu" and "quantize_per" not in n.op]
+    scratch = max((m["scratch_bytes"] for m in walk.memory), default=0)
+    prefetch = max((m["prefetch_bytes"] for m in walk.memory), default=0)
+    weights = sum(len(p.weights) for p in payloads)
+    planned = max((m.planned_bytes for m in info.methods.values()), default=0)
+    cycles = total(events)
+    kernels = {mc.Kernel[e.kernel] for e in walk.events if e.kind in NPU_KINDS}
+    borders = [e for e in walk.events if e.border and e.kind == "kernel"]
+
+    def spent(*kinds: str) -> int:
+        return sum(e.advance for e in events if e.kind in kinds)
+
+    data = {
+        "program": str(path),
+        "target": target.name,
+        "converter": "open" if all(p.is_open for p in payloads) else "eiq",
+        "partitions": len(walk.memory),
+        "npu_nodes": sum(n.where == "npu" for n in walk.nodes),
+        "cpu_nodes": [{"node": n.name, "op": n.op, **_NO_REASON} for n in cpu],
+        "macs_npu": sum(e.macs for e in walk.events if e.kind == "kernel"),
+        "macs_cpu": sum(n.macs for n in cpu),
+        "scratch_bytes": scratch,
+        "sram_prefetch_bytes": prefetch,
+        "weights_bytes": weights,
+        "planned_bytes": planned,
+        "program_bytes": info.bytes,
+        "fits": scratch + planned + (prefetch or weights) <= target.sram_bytes,
+        "cycles_estimated": cycles,
+        "cycles_npu": spent(*NPU_KINDS),
+        "cycles_cpu": spent("cpu"),
+        "cycles_borders": spent(*BORDER_KINDS),
+        "kernels": [kernel.name for kernel in sorted(kernels)],
+        "chip": target.chip,
+        "npu": target.hw_version,
+        "sram_bytes": target.sram_bytes,
+        "quantize_steps": sum(e.kind == "quantize" for e in walk.events),
+        "dequantize_steps": sum(e.kind == "dequantize" for e in walk.events),
+        "border_transposes": len(borders),
+        "runtime_transposes": sum(e.kind == "transpose" for e in walk.events),
+        "transpose_cycles_estimated": sum(e.advance for e in borders),
+        "quantize_cycles_estimated": spent("quantize", "dequantize"),
+        "channels_last_helps": False,
+        "time_us_estimated": round(cycles / target.frequency_hz * 1e6, 1),
+        "estimate_label": error_label(),
+    }
+    data["hint"] = best_hint(data)
+    return data

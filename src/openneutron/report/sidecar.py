@@ -1,0 +1,44 @@
+"""The report beside a program: `model.pte` has `model.report.json`, bound to it by the checksum in it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from openneutron.files import write_atomically
+from openneutron.report.data import SCHEMA
+from openneutron.report.from_program import report_from_program
+from openneutron.run.program_file import read_program
+
+
+def sidecar_path(program: Path) -> Path:
+    """Where the report of a program is kept."""
+    return program.with_name(f"{program.stem}.report.json")
+
+
+def write_sidecar(program: Path, data: Mapping[str, Any]) -> Path:
+    """Write the report beside the program."""
+    path = sidecar_path(program)
+    write_atomically(path, json.dumps(data).encode())
+    return path
+
+
+def report_of_program(program: Path) -> dict[str, Any]:
+    """The report of a .pte: the one beside it if it is this program's, else what the program itself tells."""
+    path = sidecar_path(program)
+    raw, _ = read_program(program)
+    if not path.exists():
+        return report_from_program(program, note=f"There is no {path.name} beside the program.")
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return report_from_program(program, note=f"{path.name} cannot be read.")
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        return report_from_program(program, note=f"{path.name} was written by another version.")
+    if data.get("sha256") != hashlib.sha256(raw).hexdigest():
+        return report_from_program(program, note=f"{path.name} is of another program: its checksum differs.")
+    data["summary"]["program"] = str(program)
+    return data
