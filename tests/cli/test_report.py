@@ -33,6 +33,8 @@ def test_report_of_a_model_says_what_supporting_an_operator_saves(cli, tmp_path)
     assert kinds == {"support", "delegate"}  # one channel: both memory orders are the same
     (support,) = [e for e in data["what_if"] if e["kind"] == "support"]
     assert "cumsum" in support["title"] and support["partitions_then"] == 1
+    layers = {data["nodes"][row["node"]]["op"]: row for row in data["errors"]}
+    assert layers["aten.convolution.default"]["sqnr_db"] > 10
     assert (tmp_path / "kept.pte").exists() and (tmp_path / "kept.report.json").exists()
 
 

@@ -12,7 +12,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openneutron.commands.compile import add_compile_options, compile_source, load_model, write_rendered
+from openneutron.commands.compile import (
+    add_compile_options,
+    compile_source,
+    load_model,
+    write_rendered,
+)
 from openneutron.commands.source import MODEL_HELP, Source
 from openneutron.diagnostics import fail
 
@@ -33,6 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--program", metavar="OUT.pte", help="keep the program compiled from MODEL")
     yes_no = argparse.BooleanOptionalAction
     parser.add_argument("--what-if", action=yes_no, default=True, help="compile variants of MODEL (default)")
+    parser.add_argument("--errors", action=yes_no, default=True, help="compare MODEL's layers (default)")
+    parser.add_argument(
+        "--samples", type=int, default=2, metavar="N", help="compare on N samples (default 2)"
+    )
     add_compile_options(parser, output=False)
 
 
@@ -72,12 +81,13 @@ def _of_program(args: argparse.Namespace) -> dict[str, Any]:
 _COMPILING: dict[str, Any] = {
     "converter": None, "quantize": True, "delegate": True, "use_qat": False, "per_channel": False,
     "calibration": None, "use_random_dataset": False, "remove_quant_io_ops": False, "sram": None,
-    "use_channels_last_dim_order": False, "operators_not_to_delegate": (), "fetch_constants_to_sram": False,
-    "program": None,
+    "use_channels_last_dim_order": False, "keep_float": (), "operators_not_to_delegate": (),
+    "fetch_constants_to_sram": False, "program": None,
 }  # fmt: skip
 
 
 def _of_model(args: argparse.Namespace, source: Source, steps: Steps) -> dict[str, Any]:
+    from openneutron.commands.compare import layer_errors
     from openneutron.report.data import report_data
     from openneutron.report.sidecar import write_sidecar
 
@@ -86,8 +96,16 @@ def _of_model(args: argparse.Namespace, source: Source, steps: Steps) -> dict[st
         args.output = args.program or str(Path(folder) / f"{source.name}.pte")
         result = compile_source(args, source, steps)
         what_if = _explore(args, result, steps, missing) if args.what_if else []
+        errors = layer_errors(args, source, steps, max(1, args.samples)) if args.errors else []
+        if args.errors and not errors:
+            missing.append("Errors of layers: there is no float model to compare with on the simulator.")
         data = report_data(
-            result.program, name=source.name, path=args.program, what_if=what_if, missing=missing
+            result.program,
+            name=source.name,
+            path=args.program,
+            errors=errors,
+            what_if=what_if,
+            missing=missing,
         )
     if args.program:
         write_sidecar(Path(args.program), data)

@@ -49,7 +49,7 @@ def report_data(
         reasons=reasons,
         memory=_memory(program, program.timeline),
         sha256=hashlib.sha256(program.pte).hexdigest(),
-        errors=_errors(errors, nodes),
+        errors=[{**entry, "node": ids.get(str(entry["node"]))} for entry in errors],
         what_if=[entry.as_dict(ids) for entry in what_if],
         missing=list(missing),
     )
@@ -189,12 +189,6 @@ def _memory(program: CompiledProgram, timeline: Sequence[Event]) -> list[dict[st
             }
         )
     return result
-
-
-def _errors(errors: Sequence[Mapping[str, Any]], nodes: Sequence[NodeEntry]) -> list[dict[str, Any]]:
-    """Layers as they were compared, with the id of the node each is; they are known by the node's name."""
-    ids = {name: number for (_, name), number in _ids(nodes).items()}
-    return [{**entry, "node": ids.get(str(entry["node"]))} for entry in errors]
 
 
 def _ids(nodes: Sequence[NodeEntry]) -> dict[tuple[str, str], int]:
