@@ -185,6 +185,21 @@ Error transpose_convolution(Layout layout, const Tensor& input, const Tensor& we
   return Error::Ok;
 }
 
+// Add one tap's products to the sums of all output channels, in int32 that wraps.
+void add_products(const int8_t* values, int64_t count, int64_t step, int32_t offset, const int8_t* weights,
+                  int64_t multiplier, uint32_t* sums) {
+  if (multiplier == 1 && step == 1) { // apart, for the compiler to vectorise
+    for (int64_t c = 0; c < count; ++c) {
+      sums[c] += static_cast<uint32_t>(neutron_mul32(neutron_add32(values[c], offset), weights[c]));
+    }
+    return;
+  }
+  for (int64_t c = 0, o = 0; c < count; ++c) {
+    const int32_t value = neutron_add32(values[c * step], offset);
+    for (int64_t m = 0; m < multiplier; ++m, ++o) sums[o] += static_cast<uint32_t>(neutron_mul32(value, weights[o]));
+  }
+}
+
 // Weights are [1][tap row][tap column][out channel]; an input channel makes `multiplier` output channels.
 Error depthwise_convolution(Layout layout, const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
                             IntList stride, IntList padding, IntList dilation, int64_t depth_multiplier,
@@ -218,12 +233,7 @@ Error depthwise_convolution(Layout layout, const Tensor& input, const Tensor& we
             if (ix < 0 || ix >= in.w) continue;
             const int8_t* tap = from + in.at(b, iy, ix);
             const int8_t* row = weights + (ky * taps_w + kx) * channels;
-            for (int64_t c = 0, o = 0; c < in.c; ++c) {
-              const uint32_t value = static_cast<uint32_t>(neutron_add32(tap[c * in.c_step], p.input_offset));
-              for (int64_t m = 0; m < depth_multiplier; ++m, ++o) {
-                sums[o] += value * static_cast<uint32_t>(static_cast<int32_t>(row[o]));
-              }
-            }
+            add_products(tap, in.c, in.c_step, p.input_offset, row, depth_multiplier, sums.data());
           }
         }
         int8_t* pixel = result + to.at(b, y, x);

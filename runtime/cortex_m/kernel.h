@@ -101,6 +101,9 @@ struct Boxed<name, Error (*)(Parameters...), kernel> {
 
 inline bool is_int32(int64_t x) { return x == static_cast<int32_t>(x); }
 
+// An exponent of a double that neither vanishes nor overflows.
+inline bool is_exponent(int64_t x) { return x > -1000 && x < 960; }
+
 inline bool has_type(const Tensor& tensor, ScalarType type) {
   return tensor.scalar_type() == type && (tensor.numel() == 0 || tensor.const_data_ptr() != nullptr);
 }

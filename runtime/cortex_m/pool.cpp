@@ -56,7 +56,7 @@ struct Pool {
 
 Error average_pool(Layout layout, const Tensor& input, IntList kernel_size, IntList stride, IntList padding,
                    bool ceil_mode, int64_t zero_point, int64_t multiplier, int64_t shift, const Tensor& out) {
-  CORTEX_M_REQUIRE(is_int32(multiplier) && is_int32(shift));
+  CORTEX_M_REQUIRE(is_int32(multiplier) && is_exponent(shift));
   Pool pool;
   CORTEX_M_TRY(pool.prepare(input, kernel_size, stride, padding, ceil_mode, layout, out));
   // The reference dequantizes, averages and quantizes again, in float; the value of each q is one of 256.

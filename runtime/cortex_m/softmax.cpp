@@ -101,7 +101,7 @@ Error softmax_out(Tensor input, int64_t dim, int64_t input_zero_point, int64_t o
   const int64_t rank = input.dim() > 0 ? input.dim() : 1; // a single value is a row of one
   CORTEX_M_REQUIRE(has_type(input, ScalarType::Char) && has_type(out, ScalarType::Char));
   CORTEX_M_REQUIRE(dim >= -rank && dim < rank && is_int32(input_zero_point) && output_zero_point == -128);
-  CORTEX_M_REQUIRE(is_int32(input_multiplier) && is_int32(input_shift));
+  CORTEX_M_REQUIRE(is_int32(input_multiplier) && is_exponent(input_shift));
   // The multiplier brings the input to Q5.26: undo that for its scale.
   const double scale = std::ldexp(static_cast<double>(input_multiplier), static_cast<int>(input_shift) - 31) / (1 << 26);
   CORTEX_M_REQUIRE(scale > 0);

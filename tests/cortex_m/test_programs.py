@@ -103,6 +103,7 @@ def _wrong() -> Iterator[Call]:
     yield Call("softmax", (x, 0, 0, 0, 1 << 30, 20, 0))
     yield Call("softmax", (x, 0, 0, -128, 0, 20, 0))
     yield Call("softmax", (x, 4, 0, -128, 1 << 30, 20, 0))
+    yield Call("softmax", (x, 0, 0, -128, 1 << 30, -(1 << 31), 0))
     yield Call("pad", (m.tensor(2, 3), [0, 0, 1, 1], [0, 0, 1, 1], 300))
     for position, value in ((2, lots), (3, 64), (10, -64), (5, lots), (11, -lots)):
         yield Call("quantized_add", _changed(add, position, value))
