@@ -32,6 +32,7 @@ from openneutron.passes.edge import remove_quant_io, run_edge_passes
 from openneutron.quantize.loop import calibrate_and_quantize, train_and_quantize
 from openneutron.quantize.quantizer import NeutronQuantizer
 from openneutron.run.seal import seal
+from openneutron.stages import EXIR, EXPORT, MICROCODE, PACKAGE, stage
 from openneutron.target import DEFAULT_TARGET, NeutronTargetSpec, find_target
 
 Inputs = tuple[Any, ...]
@@ -62,14 +63,15 @@ def compile_model(
         module = quantize_model(module, calibration, per_channel=per_channel, target=options.config)
     exported = export_model(module, example_inputs)
     partitioner = NeutronPartitioner(options.to_compile_specs(), custom_delegation_options=delegation)
-    edge = to_edge_transform_and_lower(
-        exported,
-        transform_passes=[run_edge_passes],
-        partitioner=[partitioner] if delegate else [],
-        compile_config=EdgeCompileConfig(_check_ir_validity=True, _skip_dim_order=False),
-        generate_etrecord=etrecord or options.use_profiling,
-    )
-    edge = remove_quant_io(edge) if int8_io else edge
+    with stage(EXIR):
+        edge = to_edge_transform_and_lower(
+            exported,
+            transform_passes=[run_edge_passes],
+            partitioner=[partitioner] if delegate else [],
+            compile_config=EdgeCompileConfig(_check_ir_validity=True, _skip_dim_order=False),
+            generate_etrecord=etrecord or options.use_profiling,
+        )
+        edge = remove_quant_io(edge) if int8_io else edge
     return package_program(edge, partitioner, delegated=delegate)
 
 
@@ -82,7 +84,8 @@ def compile_litert(
     if not any(t.dtype == "int8" for op in graph.ops for t in op.outputs):
         fail("ON303", where, "the model computes in float only: no operator has an int8 result",
              "Convert it with full int8 quantization; the NPU computes in int8.")  # fmt: skip
-    converted = find_converter(options.converter).convert(data, options, find_target(options.config))
+    with stage(MICROCODE):
+        converted = find_converter(options.converter).convert(data, options, find_target(options.config))
     ins, outs = (tuple(Port(i) for i in range(len(side))) for side in (graph.inputs, graph.outputs))
     payload = build_payload(converted, ins, outs, len(graph.inputs), options.use_profiling)
     flags = (False,) * len(graph.inputs), (False,) * len(graph.outputs)
@@ -134,7 +137,8 @@ def export_model(module: torch.nn.Module | ExportedProgram, example_inputs: Inpu
     """The model as torch.export gives it; an exported one is taken as it is."""
     if isinstance(module, ExportedProgram):
         return module
-    return torch.export.export(module, _tuple(example_inputs))
+    with stage(EXPORT):
+        return torch.export.export(module, _tuple(example_inputs))
 
 
 def package_program(
@@ -144,9 +148,11 @@ def package_program(
     delegated: bool = True,
 ) -> CompiledProgram:
     """Serialize a lowered program, seal it, and describe what is in it."""
-    kept = copy_graph(edge.exported_program())  # to_executorch changes the program it is given
-    program = edge.to_executorch()
-    return describe(seal(program.buffer), kept, partitioner, npu_nodes, delegated, program._etrecord)
+    with stage(PACKAGE):
+        kept = copy_graph(edge.exported_program())  # to_executorch changes the program it is given
+        with stage(EXIR):
+            program = edge.to_executorch()
+        return describe(seal(program.buffer), kept, partitioner, npu_nodes, delegated, program._etrecord)
 
 
 def _tuple(inputs: Any) -> Inputs:

@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Protocol
 
 from openneutron.commands import (
+    bench,
     check,
     compare,
     compile,
@@ -49,5 +50,6 @@ COMMANDS: tuple[Command, ...] = (
     disasm,
     merge_kernels,
     firmware,
+    bench,
     doctor,
 )

@@ -22,6 +22,7 @@ from openneutron.lower.convert import Lowered, lower_program
 from openneutron.options import CompileOptions
 from openneutron.package.payload import AS_IS, CHANNELS_LAST, Port, build_payload, pack
 from openneutron.partition.partitioner import BACKEND_ID, NeutronPartitioner, other_backends
+from openneutron.stages import LITERT, MICROCODE, stage
 from openneutron.target import find_target
 
 
@@ -44,9 +45,15 @@ class NeutronBackend(BackendDetails):
     def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
         """Lower one partition to LiteRT, convert it, and pack the payload."""
         options = CompileOptions.from_compile_specs(compile_specs)
-        lowered = lower_program(edge_program, options.converter, options.use_neutron_for_format_conversion)
-        litert = write(lowered.graph)
-        converted = find_converter(options.converter).convert(litert, options, find_target(options.config))
+        with stage(LITERT):
+            lowered = lower_program(
+                edge_program, options.converter, options.use_neutron_for_format_conversion
+            )
+            litert = write(lowered.graph)
+        with stage(MICROCODE):
+            converted = find_converter(options.converter).convert(
+                litert, options, find_target(options.config)
+            )
         if options.intermediates_dir:
             keep_intermediates(Path(options.intermediates_dir), edge_program, litert, converted)
         payload = build_payload(converted, *_ports(lowered), len(lowered.graph.inputs), options.use_profiling)

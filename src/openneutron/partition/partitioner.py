@@ -14,12 +14,13 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from openneutron.diagnostics import Reject, fail, nearest
-from openneutron.fx import op_name, overload
+from openneutron.fx import bind_args, op_name, overload, tensor_of
 from openneutron.ops import TABLE
 from openneutron.options import CompileOptions, CustomDelegationOptions
 from openneutron.partition.clusters import Cluster, Rejected, find_clusters
 from openneutron.partition.constants import DEQUANTIZE
 from openneutron.partition.levels import group_clusters
+from openneutron.stages import PARTITION, stage
 from openneutron.target import NeutronTargetSpec
 
 if TYPE_CHECKING:
@@ -40,6 +41,32 @@ _DECOMPOSES_WELL = frozenset(
         "aten.softmax.int",
     }
 )
+
+
+def rewrite_to_core(node: Node) -> None:
+    """Rewrite a convolution or softmax to the core operator it decomposes to.
+
+    exir would trace the whole program anew for it; where nothing else is left to decompose, it need not.
+    """
+    op = op_name(node)
+    dims = {"aten.conv1d.default": 1, "aten.conv2d.default": 2}.get(op)
+    if dims is not None:
+        args = bind_args(node)
+        source = tensor_of(args["input"])
+        if source is None or source.dim() != dims + 2:
+            return  # without a batch it decomposes to more than one operator
+        window = [_per_axis(args[k], dims) for k in ("stride", "padding", "dilation")]
+        node.target = torch.ops.aten.convolution.default
+        operands = (args["input"], args["weight"], args["bias"])
+        node.args, node.kwargs = (*operands, *window, False, [0] * dims, args["groups"]), {}
+    elif op == "aten.softmax.int" and (args := bind_args(node))["dtype"] is None:
+        node.target = torch.ops.aten._softmax.default
+        node.args, node.kwargs = (args["self"], args["dim"], False), {}
+
+
+def _per_axis(value: Any, dims: int) -> list[int]:
+    values = list(value) if isinstance(value, list | tuple) else [value]
+    return values * dims if len(values) == 1 else values
 
 
 class NeutronPartitioner(Partitioner):
@@ -83,6 +110,8 @@ class NeutronPartitioner(Partitioner):
                 with graph.inserting_after(node):
                     copy = graph.node_copy(node)
                 user.replace_input_with(node, copy)
+        for node in graph.nodes:
+            rewrite_to_core(node)
         return exported_program
 
     def ops_to_not_decompose(
@@ -103,7 +132,12 @@ class NeutronPartitioner(Partitioner):
         def keep(node: Node) -> bool:
             return node.name in whole or overload(node) in self._preserve
 
-        return list(dict.fromkeys([*whole.values(), *self._preserve])), keep
+        preserved = list(dict.fromkeys([*whole.values(), *self._preserve]))
+        # Told that every node of these operators stays whole, exir decomposes once instead of three times.
+        calls = (node for node in ep.graph.nodes if node.op == "call_function")
+        if all(keep(node) for node in calls if overload(node) in preserved):
+            return preserved, None
+        return preserved, keep
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tag each partition's nodes; the graph is not changed."""
@@ -114,6 +148,10 @@ class NeutronPartitioner(Partitioner):
                 f"another backend named {BACKEND_ID} is imported",
                 "Use one of the two in a process: remove the import of executorch.backends.nxp.",
             )
+        with stage(PARTITION):
+            return self._partition(exported_program)
+
+    def _partition(self, exported_program: ExportedProgram) -> PartitionResult:
         self._check_excluded(exported_program)
         clusters, rejected = self._clusters(exported_program)
         self.rejected = [Rejected(r.node, r.op, self._first_reason(r)) for r in rejected]

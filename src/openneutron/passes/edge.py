@@ -11,6 +11,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 
 from openneutron.fx import op_name
 from openneutron.passes.base import Pass, check_order, run_passes
+from openneutron.stages import PASSES, stage
 
 QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
 DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
@@ -58,7 +59,8 @@ check_order(EDGE_PASSES)
 
 def run_edge_passes(model: GraphModule) -> PassResult:
     """All Edge passes, in the form `EdgeProgramManager.transform` and `to_edge_transform_and_lower` take."""
-    return PassResult(run_passes(model, EDGE_PASSES), True)
+    with stage(PASSES):
+        return PassResult(run_passes(model, EDGE_PASSES), True)
 
 
 def remove_quant_io(manager: EdgeProgramManager) -> EdgeProgramManager:

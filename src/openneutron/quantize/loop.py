@@ -14,16 +14,23 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 
 from openneutron.diagnostics import fail
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
+from openneutron.stages import TORCHAO, stage
 
 
 def calibrate_and_quantize(
     model: GraphModule | ExportedProgram, calibration_inputs: Iterable[tuple[Any, ...]], quantizer: Quantizer
 ) -> GraphModule:
     """Post-training quantization: observe the model on sample inputs, then fix the parameters."""
-    prepared = prepare_pt2e(run_passes(_module_of(model), BEFORE_PREPARE, PTQ), quantizer)
-    if not _observe(prepared, calibration_inputs):
-        fail("ON209", "calibration", "there are no calibration inputs", "Give at least one tuple of inputs.")
-    return convert_pt2e(prepared)
+    with stage(TORCHAO):
+        prepared = prepare_pt2e(run_passes(_module_of(model), BEFORE_PREPARE, PTQ), quantizer)
+        if not _observe(prepared, calibration_inputs):
+            fail(
+                "ON209",
+                "calibration",
+                "there are no calibration inputs",
+                "Give at least one tuple of inputs.",
+            )
+        return convert_pt2e(prepared)
 
 
 def train_and_quantize(

@@ -11,6 +11,7 @@ from openneutron import ops
 from openneutron.passes import ATEN_PASSES, PTQ, QAT, run_passes
 from openneutron.quantize.annotate import Annotator, Find
 from openneutron.quantize.schemes import Scheme
+from openneutron.stages import QUANTIZER, stage
 from openneutron.target import NeutronTargetSpec
 
 
@@ -40,11 +41,13 @@ class NeutronQuantizer(Quantizer):
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Bring the graph into the form the operator table describes; its results stay the same."""
-        return run_passes(model, ATEN_PASSES, QAT if self.is_qat else PTQ)
+        with stage(QUANTIZER):
+            return run_passes(model, ATEN_PASSES, QAT if self.is_qat else PTQ)
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Say of every tensor how it is to be quantized."""
-        Annotator(self._scheme, self._find, self._keep_float).annotate(model)
+        with stage(QUANTIZER):
+            Annotator(self._scheme, self._find, self._keep_float).annotate(model)
         return model
 
     def validate(self, model: GraphModule) -> None:

@@ -1,0 +1,1 @@
+"""The figures users choose by, measured on their own models: memory, cycles, host time, compile time."""

@@ -1,0 +1,94 @@
+"""Host inference, one thread: the simulator beside LiteRT's default (XNNPACK) and reference kernels.
+
+Times are CPU seconds of the calling thread, the best of several runs, so that other work on the machine does
+not count. All three compute the same graph in one process; the simulator's outputs are compared with the
+reference's before anything is timed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter
+
+from openneutron.litert.ir import Graph
+from openneutron.litert.reference import Reference
+from openneutron.run.native import NativeModel
+
+RUNS, REFERENCE_RUNS = 30, 2
+QUICK_RUNS, QUICK_REFERENCE_RUNS = 5, 1
+
+
+@dataclass(frozen=True)
+class HostTimes:
+    """Milliseconds of one inference, and whether the simulator's outputs are the reference's, bit for bit."""
+
+    simulator_ms: float
+    xnnpack_ms: float
+    reference_ms: float
+    exact: bool
+
+    def __add__(self, other: HostTimes) -> HostTimes:
+        return HostTimes(
+            self.simulator_ms + other.simulator_ms,
+            self.xnnpack_ms + other.xnnpack_ms,
+            self.reference_ms + other.reference_ms,
+            self.exact and other.exact,
+        )
+
+
+def milliseconds(run: Callable[[], object], runs: int) -> float:
+    """The best CPU time of one run, after one that does not count."""
+    run()
+    best = float("inf")
+    for _ in range(runs):
+        begun = time.thread_time()
+        run()
+        best = min(best, time.thread_time() - begun)
+    return best * 1e3
+
+
+def random_inputs(graph: Graph, seed: int = 0) -> list[np.ndarray]:
+    """Inputs of a graph's shapes and types."""
+    rng = np.random.default_rng(seed)
+    arrays = []
+    for t in graph.inputs:
+        if t.dtype == "float32":
+            arrays.append(rng.standard_normal(t.shape).astype(np.float32))
+        else:
+            arrays.append(rng.integers(-128, 128, t.shape).astype(t.dtype))
+    return arrays
+
+
+def default_runner(model: bytes, inputs: Sequence[np.ndarray]) -> Callable[[], None]:
+    """One inference of LiteRT's interpreter as it comes, on one thread."""
+    interpreter = Interpreter(model_content=model, num_threads=1)
+    interpreter.allocate_tensors()
+    indices = [detail["index"] for detail in interpreter.get_input_details()]
+
+    def run() -> None:
+        for index, array in zip(indices, inputs, strict=True):
+            interpreter.set_tensor(index, array)
+        interpreter.invoke()
+
+    return run
+
+
+def time_host(
+    graph: Graph, litert: bytes, microcode: bytes, weights: bytes, quick: bool = False
+) -> HostTimes:
+    """Time one compiled graph; `litert` are the bytes of the graph it was compiled from."""
+    runs, few = (QUICK_RUNS, QUICK_REFERENCE_RUNS) if quick else (RUNS, REFERENCE_RUNS)
+    inputs = random_inputs(graph)
+    simulator, reference = NativeModel(microcode, weights, graph.name), Reference(graph)
+    pairs = zip(simulator.run(inputs), reference.run(inputs), strict=True)
+    exact = all(np.array_equal(got, want.reshape(got.shape)) for got, want in pairs)
+    return HostTimes(
+        milliseconds(lambda: simulator.run(inputs), runs),
+        milliseconds(default_runner(litert, inputs), runs),
+        milliseconds(lambda: reference.run(inputs), few),
+        exact,
+    )
