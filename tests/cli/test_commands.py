@@ -40,6 +40,19 @@ def test_eval_of_an_own_model(cli):
     assert done.json["summary"]["program"] is None
 
 
+def test_bench_of_an_own_model(cli):
+    done = cli("bench", "own.py:net", "--quick", "--json")
+    assert done.code == 0, done.err
+    (row,) = json.loads(done.out)
+    assert row["model"] == "own" and row["partitions"] == 1 and row["host"]["exact"]
+    assert row["performance"]["scratch_bytes"] > 0 and row["performance"]["cycles_estimated"] > 0
+    assert min(row["host"][k] for k in ("simulator_ms", "xnnpack_ms", "reference_ms")) > 0
+    stages = row["compile_seconds"]
+    assert {"torch.export", "torchao", "ExecuTorch (exir)", "to LiteRT", "microcode"} <= set(stages)
+    others = stages["torch.export"] + stages["torchao"]
+    assert row["own_seconds"] == pytest.approx(sum(stages.values()) - others, abs=0.01)
+
+
 @pytest.mark.slow
 def test_demo_accuracy_and_bit_exactness(cli, tmp_path):
     """What `make demo` shows: int8 within a point of float; equal to LiteRT's reference on every sample."""

@@ -226,6 +226,23 @@ def test_convolutions_of_slices_in_another_order_stay():
     assert "CONCATENATION" in kinds(fused)
 
 
+@pytest.mark.parametrize("axis", [None, 3])
+def test_depthwise_convolution_of_one_channel_is_a_plain_one(axis):
+    b = Builder()
+    x = b.input("x", (1, 5, 5, 1), quant=Q)
+    rng = np.random.default_rng(3)
+    scales = rng.uniform(0.005, 0.02, 6).astype(np.float32) if axis else None
+    quant = Quant.per_tensor(0.01) if scales is None else Quant.per_axis(scales, axis=3)
+    weights = b.const(rng.integers(-127, 128, (1, 3, 3, 6)).astype(np.int8), quant)
+    bias = b.const(
+        rng.integers(-90, 90, 6).astype(np.int32), Quant.per_axis(np.array(quant.scale) * Q.scale[0])
+    )
+    options = {"padding": 0, "strideH": 2, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+    options |= {"depthMultiplier": 6, **NO_ACTIVATION}
+    y = b.op(Builtin.DEPTHWISE_CONV_2D, [x, weights, bias], (1, 3, 5, 6), R, options=options)
+    assert kinds(lowered(b.graph([y]))[0]) == ["CONV_2D"]
+
+
 def test_padding_before_a_pool_stays():
     b = Builder()
     x = padded(b, b.input("x", (1, 4, 4, 2), quant=Q), ((0, 0), (1, 1), (1, 1), (0, 0)))

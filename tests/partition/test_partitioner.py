@@ -208,3 +208,25 @@ def test_a_second_backend_of_the_same_name_is_refused(monkeypatch: pytest.Monkey
 def test_spellings() -> None:
     assert spellings("aten.add.Tensor") == {"aten.add.Tensor", "aten.add", "aten::add", "aten::add.Tensor"}
     assert spellings("") == set()
+
+
+def test_a_program_of_core_operators_is_traced_once(monkeypatch) -> None:
+    """exir traces the whole program for every decomposition it is asked for: most of the compile time."""
+    traced = []
+    original = torch.export.ExportedProgram.run_decompositions
+
+    def counted(self, *args, **kwargs):
+        traced.append(self)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", counted)
+    layers = nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=4), nn.Softmax(1)
+    delegated = _lower(nn.Sequential(*layers), *_inputs(1, 3, 8, 8))
+    assert len(traced) == 1
+    assert not compute_nodes(delegated.manager)
+
+
+def test_convolution_without_a_batch_decomposes_as_usual() -> None:
+    """It is more than one core operator, and is not taken by the NPU."""
+    delegated = _lower(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), *_inputs(3, 8, 8))
+    assert "aten_unsqueeze_copy_default" in compute_nodes(delegated.manager)

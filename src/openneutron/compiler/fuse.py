@@ -12,6 +12,7 @@ from openneutron.compiler.fuse_conv import (
     join_group_convolutions,
     pad_after_reshape,
     read_planes,
+    widen_depthwise_of_one,
 )
 from openneutron.compiler.quantized import activation_range
 from openneutron.compiler.rewrite import Rewriter, rewrite
@@ -201,6 +202,7 @@ def separate_outputs(graph: Graph) -> Graph:
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     merge_tables,  # first: the passes below look at tables, not at thirty operators
     fuse_activations,
+    widen_depthwise_of_one,
     join_group_convolutions,
     pad_after_reshape,
     fuse_padding,

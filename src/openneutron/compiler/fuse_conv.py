@@ -110,6 +110,29 @@ def _padding_of(op: Op, lowest: bool) -> list[tuple[int, int]] | None:
     return [(int(a), int(b)) for a, b in op.operand(1).array]
 
 
+def widen_depthwise_of_one(graph: Graph) -> Graph:
+    """A depthwise convolution of one channel is a plain one, which has faster kernels.
+
+    Exact: the same products are added up and scaled in the same way.
+    """
+
+    def widen(op: Op, out: Rewriter) -> bool:
+        if op.kind is not Builtin.DEPTHWISE_CONV_2D or op.operand(0).shape[3] != 1:
+            return False
+        weights = op.operand(1)
+        if not weights.is_const or weights.quant is None:
+            return False
+        quant = weights.quant
+        if not quant.is_per_tensor:
+            quant = Quant(quant.scale, quant.zero_point, 0)
+        plain = out.constant(f"{weights.name}_plain", weights.array.transpose(3, 1, 2, 0).copy(), quant)
+        options = {k: v for k, v in op.options.items() if k != "depthMultiplier"}
+        out.add(Builtin.CONV_2D, [op.operand(0), plain, *op.inputs[2:]], op.output, op.origin, options)
+        return True
+
+    return rewrite(graph, widen)
+
+
 def join_group_convolutions(graph: Graph) -> Graph:
     """Convolutions of equal slices of the channels, put together again, become one grouped convolution.
 
