@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from openneutron._registration import register_when_loaded
+
 __version__ = "0.1.0"
 
 _HOME = {
@@ -25,6 +27,15 @@ _HOME = {
     "Reject": "diagnostics",
     "compile_model": "pipeline",
     "quantize_model": "pipeline",
+    "prepare_qat": "pipeline",
+    "convert_qat": "pipeline",
+    "NeutronRecipeType": "recipes.provider",
+    "CortexMRecipeType": "recipes.provider",
+    "IMXRT700RecipeType": "recipes.provider",
+    "get_neutron_recipe": "recipes.build",
+    "get_cortex_m_recipe": "recipes.build",
+    "get_imxrt700_recipe": "recipes.build",
+    "combine_recipes": "recipes.combine",
 }
 
 __all__ = ["__version__", *_HOME]
@@ -40,6 +51,9 @@ def __dir__() -> list[str]:
     return __all__
 
 
+register_when_loaded()  # the recipes, with executorch.export, whichever of the two is imported first
+
+
 if TYPE_CHECKING:
     from openneutron.diagnostics import Diagnostic, OpenNeutronError, Reject
     from openneutron.options import (
@@ -50,7 +64,10 @@ if TYPE_CHECKING:
     )
     from openneutron.package.backend import NeutronBackend
     from openneutron.partition.partitioner import NeutronPartitioner
-    from openneutron.pipeline import compile_model, quantize_model
+    from openneutron.pipeline import compile_model, convert_qat, prepare_qat, quantize_model
     from openneutron.quantize.loop import calibrate_and_quantize
     from openneutron.quantize.quantizer import NeutronQuantizer
+    from openneutron.recipes.build import get_cortex_m_recipe, get_imxrt700_recipe, get_neutron_recipe
+    from openneutron.recipes.combine import combine_recipes
+    from openneutron.recipes.types import CortexMRecipeType, IMXRT700RecipeType, NeutronRecipeType
     from openneutron.target import NeutronTargetSpec

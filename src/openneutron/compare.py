@@ -26,7 +26,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from openneutron import ops
-from openneutron.compiled import CompiledProgram, cpu_nodes, delegates
+from openneutron.compiled import CompiledProgram, delegates
 from openneutron.compiler.compile import compile_graph
 from openneutron.fx import op_name
 from openneutron.layer_error import Evidence, LayerError

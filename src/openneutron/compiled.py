@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,24 +13,34 @@ from typing import TYPE_CHECKING, Any
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from openneutron.compiler.result import CompiledGraph
 from openneutron.converter.kernel_selection import SUFFIX, kernel_selection_code
-from openneutron.cpu_cost import operator_of
+from openneutron.cpu import explain_cpu, node_macs
 from openneutron.diagnostics import Reject, fail
 from openneutron.files import write_atomically
-from openneutron.fx import op_name
 from openneutron.litert.ir import Graph
 from openneutron.options import CompileOptions
 from openneutron.package.backend import NeutronPartitioner, Partition
-from openneutron.partition.clusters import Rejected, is_compute
+from openneutron.partition.clusters import Rejected
 from openneutron.run.program_file import ProgramInfo, parse_program
 from openneutron.target import Target, find_target
 from openneutron.timeline import BORDER_KINDS, NPU_KINDS, Event, program_timeline, total
 
 if TYPE_CHECKING:
     from executorch.devtools.etrecord import ETRecord
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Outcome of comparing the program with the quantized model."""
+
+    worst: float | None = None  # the largest distance, as a part of what rounding explains
+    skipped: str = ""  # why it was not done
+
+    def __str__(self) -> str:
+        return f"skipped: {self.skipped}" if self.skipped else f"passed at {self.worst:.0%} of the bound"
 
 
 @dataclass(frozen=True)
@@ -42,10 +53,16 @@ class CompiledProgram:
     rejected: tuple[Rejected, ...] = field(repr=False)
     npu_nodes: tuple[str, ...]  # operators the NPU computes, by their names in the Edge program
     macs_cpu: int
-    edge: ExportedProgram = field(repr=False)  # with calls of the delegates in it
+    methods: dict[str, ExportedProgram] = field(repr=False)  # as Edge programs with calls of the delegates
     info: ProgramInfo = field(repr=False)
     delegated: bool = True  # whether it was to be delegated at all
     etrecord: ETRecord | None = field(default=None, repr=False)  # if it was asked for
+    verification: Verification | None = None
+
+    @property
+    def edge(self) -> ExportedProgram:
+        """The first method, of most programs the only one."""
+        return next(iter(self.methods.values()))
 
     @property
     def target(self) -> Target:
@@ -107,11 +124,6 @@ class CompiledProgram:
             return [kernel_selection_code(kernels, self.partitions[0].converted.converter, self.target.name)]
         return [code for code in codes if code is not None]
 
-    @property
-    def methods(self) -> dict[str, ExportedProgram]:
-        """The Edge programs by the names of their methods."""
-        return {"forward": self.edge}
-
     @cached_property
     def timeline(self) -> tuple[Event, ...]:
         """What the program does, step by step, with estimated cycles; empty for the eiq converter."""
@@ -165,33 +177,50 @@ class CompiledProgram:
             "cycles_cpu": self.cycles("cpu"),
             "cycles_borders": self.cycles(*BORDER_KINDS),
             "kernels": self.kernels,
+            "cpu_kernels": sorted({entry.kernel for entry in self.rejected}),
+            "methods": list(self.methods),
+            "verified": None if self.verification is None else str(self.verification),
         }
 
 
 def describe(
     pte: bytes,
-    edge: ExportedProgram,
-    partitioner: NeutronPartitioner,
+    methods: dict[str, ExportedProgram],
+    partitioners: Mapping[str, NeutronPartitioner],
     npu_nodes: tuple[str, ...] | None = None,
-    delegated: bool = True,
+    not_asked: Reject | None = None,
     etrecord: ETRecord | None = None,
 ) -> CompiledProgram:
-    """Collect what is known of a program that `partitioner` has divided, or of one with these nodes."""
+    """Collect what is known of a program whose methods the partitioners have divided, or with these nodes.
+
+    `not_asked` is the reason for everything on the CPU if nothing was to be delegated.
+    """
     if npu_nodes is None:
-        npu_nodes = tuple(c.node.name for group in partitioner.partitions for c in group)
-    module = edge.graph_module
+        clusters = (c for found in partitioners.values() for group in found.partitions for c in group)
+        npu_nodes = tuple(c.node.name for c in clusters)
+    modules = {name: program.graph_module for name, program in methods.items()}
+    on_cpu = [
+        entry
+        for name, module in modules.items()
+        for entry in explain_cpu(module, partitioners[name].rejected, not_asked)
+    ]
     return CompiledProgram(
         pte=pte,
-        options=partitioner.options,
-        partitions=tuple(_partition(lowered) for lowered in delegates(module)),
-        rejected=tuple(partitioner.rejected) if delegated else _switched_off(module),
+        options=next(iter(partitioners.values())).options,
+        partitions=tuple(_partition(lowered) for m in modules.values() for lowered in delegates(m)),
+        rejected=tuple(on_cpu),
         npu_nodes=npu_nodes,
-        macs_cpu=sum(node_macs(node) for node in cpu_nodes(module)),
-        edge=edge,
+        macs_cpu=sum(node_macs(entry.node) for entry in on_cpu),
+        methods=methods,
         info=parse_program(pte, "program", sealed=True),
-        delegated=delegated,
+        delegated=not_asked is None,
         etrecord=etrecord,
     )
+
+
+def by_method(value: Any) -> dict[str, Any]:
+    """One value per method; a value that is no dictionary belongs to the method `forward`."""
+    return dict(value) if isinstance(value, Mapping) else {"forward": value}
 
 
 def copy_graph(program: ExportedProgram) -> ExportedProgram:
@@ -204,22 +233,6 @@ def delegates(module: GraphModule) -> list[LoweredBackendModule]:
     """The delegates of a lowered program in the order in which they are called."""
     calls = [n for n in module.graph.nodes if n.target is executorch_call_delegate]
     return [getattr(module, n.args[0].target) for n in calls]
-
-
-def cpu_nodes(module: GraphModule) -> list[Node]:
-    """Operators outside delegates, quantize and dequantize steps aside."""
-    return [n for n in module.graph.nodes if is_compute(n) and n.target is not executorch_call_delegate]
-
-
-def node_macs(node: Node) -> int:
-    """Multiply-accumulates of one operator; 0 for those that have none."""
-    return operator_of(node).macs
-
-
-def _switched_off(module: GraphModule) -> tuple[Rejected, ...]:
-    """Every operator of a program that was not to be delegated."""
-    reject = Reject("ON204", "Delegation is switched off", "Compile with delegate=True (--delegate).")
-    return tuple(Rejected(node, op_name(node) or str(node.target), reject) for node in cpu_nodes(module))
 
 
 def _partition(lowered: LoweredBackendModule) -> Partition:

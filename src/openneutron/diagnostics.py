@@ -96,6 +96,18 @@ CODES: dict[str, CodeInfo] = {
         "The TOML file of `openneutron check` cannot be read, or has a key or value it does not know. "
         "docs/ci-gate.md lists the keys.",
     ),
+    "ON112": CodeInfo("unknown core", "The name is not a Cortex-M core that ExecuTorch's backend knows."),
+    "ON109": CodeInfo("unknown recipe", "The name is not a recipe: neutron, cortex-m or imxrt700."),
+    "ON110": CodeInfo(
+        "recipes conflict",
+        "Two recipes, or two arguments of one, ask for different things: two training functions, calibration "
+        "with training, an operator for both the NPU and the CPU, different targets or Edge configurations. "
+        "One of them would have to be dropped silently, so nothing is built.",
+    ),
+    "ON111": CodeInfo(
+        "operator demanded from the NPU",
+        "The recipe was told that an operator must run on the NPU, and the NPU does not take it.",
+    ),
     "ON201": CodeInfo(
         "operator not in the table", "No OpSpec describes this operator, so it stays on the CPU."
     ),
@@ -136,6 +148,11 @@ CODES: dict[str, CodeInfo] = {
     "ON209": CodeInfo(
         "nothing to calibrate with",
         "Post-training quantization reads the range of every tensor from sample inputs, and there were none.",
+    ),
+    "ON210": CodeInfo(
+        "helps a CPU kernel",
+        "The operator is not in the model: the CPU's kernels need it, to change a tensor's layout or to "
+        "bring a constant into their form.",
     ),
     "ON301": CodeInfo(
         "LiteRT graph invalid", "A LiteRT graph failed verification; this is a bug, please report it."
@@ -227,6 +244,13 @@ CODES: dict[str, CodeInfo] = {
     "ON516": CodeInfo(
         "profile cannot be read",
         "An ETDump or ETRecord is damaged, or does not belong to the program it is read with.",
+    ),
+    "ON517": CodeInfo(
+        "the program does not compute what the model computes",
+        "After compiling, the program is run once on this machine and compared with the quantized model. It "
+        "may differ by what rounding explains: as much as the model differs from itself when the result of "
+        "every operator is off by one step. It differed by more: a wrong layout, scale or order, which is a "
+        "defect of the compiler or of an operator's kernel. `--no-verify` (`verify=False`) skips the check.",
     ),
     "ON601": CodeInfo("file cannot be written", "The output folder does not exist or is not writable."),
     "ON602": CodeInfo("model file cannot be read", "There is no such file, or it may not be read."),

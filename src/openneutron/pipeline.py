@@ -10,7 +10,7 @@ they made comes back with the program.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -18,10 +18,11 @@ import torch
 from executorch.exir import EdgeCompileConfig, EdgeProgramManager, to_edge_transform_and_lower
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
+from torchao.quantization.pt2e.quantizer import Quantizer
 
-from openneutron.compiled import CompiledProgram, copy_graph, describe
+from openneutron.compiled import CompiledProgram, by_method, copy_graph, describe
 from openneutron.converter import find_converter
-from openneutron.diagnostics import fail
+from openneutron.diagnostics import Reject, fail
 from openneutron.litert.file import read
 from openneutron.lower.convert import Lowered
 from openneutron.options import CompileOptions, CustomDelegationOptions
@@ -29,50 +30,100 @@ from openneutron.package.backend import NeutronPartitioner, Partition
 from openneutron.package.embed import embed
 from openneutron.package.payload import Port, build_payload, pack
 from openneutron.passes.edge import remove_quant_io, run_edge_passes
-from openneutron.quantize.loop import calibrate_and_quantize, train_and_quantize
+from openneutron.quantize.loop import (
+    calibrate_and_quantize,
+    convert_trained,
+    prepare_to_train,
+    train_and_quantize,
+)
 from openneutron.quantize.quantizer import NeutronQuantizer
+from openneutron.recipe import DEFAULT_CORE, NEUTRON, Recipe, find_recipe
 from openneutron.run.seal import seal
 from openneutron.stages import EXIR, EXPORT, MICROCODE, PACKAGE, stage
 from openneutron.target import DEFAULT_TARGET, NeutronTargetSpec, find_target
+from openneutron.verify import verified
 
 Inputs = tuple[Any, ...]
+Model = torch.nn.Module | ExportedProgram
+
+_NO_NPU = Reject("ON204", "The recipe computes everything on the CPU", "The recipe imxrt700 uses both.")
+_NO_DELEGATION = Reject("ON204", "Delegation is switched off", "Compile with delegate=True (--delegate).")
 
 
 def compile_model(
-    module: torch.nn.Module | ExportedProgram,
-    example_inputs: Inputs,
+    module: Model | Mapping[str, Model],
+    example_inputs: Inputs | Mapping[str, Inputs],
     *,
-    calibration: Iterable[Inputs] | None = None,
+    calibration: Iterable[Inputs] | Mapping[str, Iterable[Inputs]] | None = None,
+    recipe: str = NEUTRON.name,
+    core: str = DEFAULT_CORE,
     options: CompileOptions | None = None,
     delegation: CustomDelegationOptions | None = None,
     per_channel: bool = False,
     int8_io: bool = False,
     delegate: bool = True,
     etrecord: bool = False,
+    verify: bool = True,
 ) -> CompiledProgram:
-    """Compile a model for Neutron.
+    """Compile a model for Neutron, or as another recipe says: `cortex-m` is the CPU alone, `imxrt700` both.
 
     With `calibration` inputs the model is quantized first; without, it is taken as it is, quantized or not.
-    What the NPU cannot compute stays on the CPU, and the result says why. Example inputs in
-    `torch.channels_last` give a program that takes its inputs so. `int8_io` drops the quantize and dequantize
-    steps at the program's ends. Without `delegate` everything stays on the CPU, to compare with. `etrecord`
-    (or the option `use_profiling`) keeps what ExecuTorch's Inspector needs to name the nodes of a profile.
+    What the NPU cannot compute stays on the CPU, and the result says why; `imxrt700` computes it there in
+    int8 where ExecuTorch's Cortex-M backend can. Example inputs in `torch.channels_last` give a program that
+    takes its inputs so. `int8_io` drops the quantize and dequantize steps at the program's ends. Without
+    `delegate` everything stays on the CPU, to compare with. Several methods are dictionaries by name. The
+    program is run once here and compared with the quantized model, unless `verify` is off. `etrecord` (or the
+    option `use_profiling`) keeps what ExecuTorch's Inspector needs to name the nodes of a profile.
     """
-    options = options or CompileOptions()
+    options, backends = options or CompileOptions(), find_recipe(recipe)
+    methods, inputs = by_method(module), by_method(example_inputs)
+    samples = {name: [_tuple(inputs[name])] for name in methods}
     if calibration is not None:
-        module = quantize_model(module, calibration, per_channel=per_channel, target=options.config)
-    exported = export_model(module, example_inputs)
-    partitioner = NeutronPartitioner(options.to_compile_specs(), custom_delegation_options=delegation)
+        given = {name: list(found) for name, found in by_method(calibration).items()}
+        methods = {
+            name: quantize_model(method, given[name], per_channel=per_channel, recipe=recipe, options=options)
+            for name, method in methods.items()
+        }
+        samples = {name: [_tuple(s) for s in found[:1]] for name, found in given.items()}
+    exported = {name: export_model(method, inputs[name]) for name, method in methods.items()}
+    record = etrecord or options.use_profiling
     with stage(EXIR):
-        edge = to_edge_transform_and_lower(
-            exported,
-            transform_passes=[run_edge_passes],
-            partitioner=[partitioner] if delegate else [],
-            compile_config=EdgeCompileConfig(_check_ir_validity=True, _skip_dim_order=False),
-            generate_etrecord=etrecord or options.use_profiling,
-        )
+        edge, partitioners = lower(exported, backends, options, core, delegation, delegate, record)
         edge = remove_quant_io(edge) if int8_io else edge
-    return package_program(edge, partitioner, delegated=delegate)
+    not_asked = None if delegate and backends.neutron else _NO_NPU if delegate else _NO_DELEGATION
+    program = package_program(edge, partitioners, not_asked=not_asked)
+    return verified(program, exported, samples) if verify else program
+
+
+def lower(
+    exported: Mapping[str, ExportedProgram],
+    backends: Recipe,
+    options: CompileOptions,
+    core: str = DEFAULT_CORE,
+    delegation: CustomDelegationOptions | None = None,
+    delegate: bool = True,
+    etrecord: bool = False,
+) -> tuple[EdgeProgramManager, dict[str, NeutronPartitioner]]:
+    """The Edge program with Neutron's partitions delegated and the rest in Cortex-M's dialect, if wanted."""
+    npu = backends.neutron and delegate
+    partitioners = {
+        name: NeutronPartitioner(options.to_compile_specs(), custom_delegation_options=delegation)
+        for name in exported
+    }
+    config = EdgeCompileConfig(_check_ir_validity=True, _skip_dim_order=False)
+    if backends.cortex_m:
+        from openneutron.cortex_m.lowering import LowerToCortexM, edge_compile_config
+
+        cpu = LowerToCortexM(core)  # refuses an unknown core before any work is done
+        config = edge_compile_config()
+    edge = to_edge_transform_and_lower(
+        dict(exported),
+        transform_passes=[run_edge_passes],
+        partitioner={name: [found] for name, found in partitioners.items()} if npu else {},
+        compile_config=config,
+        generate_etrecord=etrecord,
+    )
+    return edge.transform([cpu]) if backends.cortex_m else edge, partitioners
 
 
 def compile_litert(
@@ -92,23 +143,27 @@ def compile_litert(
     partition = Partition(Lowered(graph, *flags, graph), data, converted)
     partitioner = NeutronPartitioner(options.to_compile_specs())
     edge = embed(partition, pack(payload), partitioner.delegation_spec.compile_specs)
-    return package_program(edge, partitioner, tuple(op.outputs[0].name for op in graph.ops))
+    nodes = tuple(op.outputs[0].name for op in graph.ops)
+    return package_program(edge, {"forward": partitioner}, nodes)
 
 
 def quantize_model(
-    module: torch.nn.Module | ExportedProgram,
+    module: Model,
     calibration_inputs: Iterable[Inputs],
     *,
     qat: bool = False,
     train_fn: Callable[[GraphModule], Any] | None = None,
     per_channel: bool = False,
     keep_float: Collection[str] = (),
-    target: str = DEFAULT_TARGET,
+    target: str | None = None,
+    recipe: str = NEUTRON.name,
+    options: CompileOptions | None = None,
 ) -> GraphModule:
     """Quantize a model to int8: by calibration on sample inputs, or with `qat` by training with `train_fn`.
 
     The first sample is also the example to export with. Layers named in `keep_float`, as `openneutron
-    compare` names them, stay float and thus on the CPU.
+    compare` names them, stay float and thus on the CPU. The options are those it will be compiled with: what
+    they keep from the NPU is quantized for the CPU by the recipe `imxrt700`.
     """
     samples = iter(calibration_inputs)
     first = next(samples, None)
@@ -121,19 +176,72 @@ def quantize_model(
             "qat=True and train_fn belong together",
             "Give a function that trains the model it is given, or leave both out.",
         )
-    if qat and isinstance(module, torch.nn.Module):
-        module = copy.deepcopy(module).train()  # training must not change the caller's model
-    exported = export_model(module, _tuple(first))
-    quantizer = NeutronQuantizer(
-        NeutronTargetSpec(target), is_qat=qat, per_channel=per_channel, keep_float=keep_float
-    )
+    quantizer = make_quantizer(recipe, _options(options, target), qat, per_channel, keep_float)
     everything = map(_tuple, chain([first], samples))
-    if train_fn is not None:
-        return train_and_quantize(exported, train_fn, quantizer, everything)
-    return calibrate_and_quantize(exported, everything, quantizer)
+    if train_fn is None:
+        return calibrate_and_quantize(export_model(module, _tuple(first)), everything, quantizer)
+    return train_and_quantize(_export_to_train(module, _tuple(first)), train_fn, quantizer, everything)
 
 
-def export_model(module: torch.nn.Module | ExportedProgram, example_inputs: Inputs) -> ExportedProgram:
+def prepare_qat(
+    module: Model,
+    example_inputs: Inputs,
+    *,
+    recipe: str = NEUTRON.name,
+    options: CompileOptions | None = None,
+    per_channel: bool = False,
+) -> GraphModule:
+    """A copy of the model with fake quantization in place, to be trained by a loop of your own.
+
+    `train()` and `eval()` work on it as on any module; give it to `convert_qat` when it is trained.
+    """
+    quantizer = make_quantizer(recipe, _options(options), True, per_channel)
+    return prepare_to_train(_export_to_train(module, _tuple(example_inputs)), quantizer)
+
+
+def convert_qat(prepared: GraphModule, calibration_inputs: Iterable[Inputs] = ()) -> GraphModule:
+    """The quantized model that a prepared one has been trained to, to be given to `compile_model`.
+
+    Sample inputs let the observers settle on the weights as training left them.
+    """
+    return convert_trained(prepared, map(_tuple, calibration_inputs))
+
+
+def make_quantizer(
+    recipe: str,
+    options: CompileOptions,
+    is_qat: bool = False,
+    per_channel: bool = False,
+    keep_float: Collection[str] = (),
+) -> Quantizer:
+    """The quantizer of a recipe."""
+    backends = find_recipe(recipe)
+    if not backends.cortex_m:
+        spec = NeutronTargetSpec(options.config)
+        return NeutronQuantizer(spec, is_qat, per_channel=per_channel, keep_float=keep_float)
+    if backends.neutron:
+        from openneutron.cortex_m.combined import CombinedQuantizer
+
+        return CombinedQuantizer(options, is_qat, per_channel=per_channel, keep_float=keep_float)
+    from openneutron.cortex_m.quantizer import CortexMInt8Quantizer
+
+    if per_channel:
+        fail(
+            "ON104",
+            "per_channel",
+            f"has no effect on the recipe {recipe}",
+            "Leave it out: Cortex-M has a scale per channel for convolutions, one per tensor otherwise.",
+        )
+    return CortexMInt8Quantizer(is_qat, keep_float)
+
+
+def _export_to_train(module: Model, example_inputs: Inputs) -> ExportedProgram:
+    if isinstance(module, torch.nn.Module):
+        module = copy.deepcopy(module).train()  # training must not change the caller's model
+    return export_model(module, example_inputs)
+
+
+def export_model(module: Model, example_inputs: Inputs) -> ExportedProgram:
     """The model as torch.export gives it; an exported one is taken as it is."""
     if isinstance(module, ExportedProgram):
         return module
@@ -143,16 +251,26 @@ def export_model(module: torch.nn.Module | ExportedProgram, example_inputs: Inpu
 
 def package_program(
     edge: EdgeProgramManager,
-    partitioner: NeutronPartitioner,
+    partitioners: Mapping[str, NeutronPartitioner],
     npu_nodes: tuple[str, ...] | None = None,
-    delegated: bool = True,
+    not_asked: Reject | None = None,
 ) -> CompiledProgram:
     """Serialize a lowered program, seal it, and describe what is in it."""
     with stage(PACKAGE):
-        kept = copy_graph(edge.exported_program())  # to_executorch changes the program it is given
+        # to_executorch changes the programs it is given
+        kept = {name: copy_graph(edge.exported_program(name)) for name in partitioners}
         with stage(EXIR):
             program = edge.to_executorch()
-        return describe(seal(program.buffer), kept, partitioner, npu_nodes, delegated, program._etrecord)
+        return describe(seal(program.buffer), kept, partitioners, npu_nodes, not_asked, program._etrecord)
+
+
+def _options(options: CompileOptions | None, target: str | None = None) -> CompileOptions:
+    """Options that name the target; the one of the options, if both are given, must be the same."""
+    if options is None:
+        return CompileOptions(config=target or DEFAULT_TARGET)
+    if target is not None and target != options.config:
+        fail("ON104", "target", f"is {target}, but the options say {options.config}", "Give it once.")
+    return options
 
 
 def _tuple(inputs: Any) -> Inputs:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from openneutron.commands.source import MODEL_HELP, Source, load_source
 from openneutron.diagnostics import fail
 from openneutron.options import CONVERTERS, CompileOptions, default_converter
+from openneutron.recipe import DEFAULT_CORE, NEUTRON, RECIPES, find_recipe
 from openneutron.target import DEFAULT_TARGET, TARGETS
 
 if TYPE_CHECKING:
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 NAME = "compile"
 HELP = "compile a model to a .pte and print a summary"
 REPORTS = (".html", ".json")
-
-
-RECIPES = ("neutron",)  # Cortex-M for what the NPU leaves comes with the recipes of a later version
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +60,10 @@ def add_compile_options(parser: argparse.ArgumentParser, output: bool = True) ->
         add("-o", "--output", metavar="OUT.pte", help="the program to write (default: <model>.pte)")
     add("--target", default=DEFAULT_TARGET, metavar="TARGET", help=f"{', '.join(TARGETS)} (default)")
     add("--converter", choices=CONVERTERS, help="open (default): OpenNeutron's firmware; eiq: NXP silicon")
-    add("--recipe", choices=RECIPES, default=RECIPES[0], help="what quantizes and takes operators: the NPU's")
+    listing = "; ".join(f"{recipe.name}: {recipe.help}" for recipe in RECIPES.values())
+    add("--recipe", choices=RECIPES, default=NEUTRON.name, help=f"what computes ({listing})")
+    add("--core", default=DEFAULT_CORE, metavar="CORE", help=f"the CPU of --recipe ({DEFAULT_CORE})")
+    add("--verify", action=yes_no, default=True, help="run the program once and compare it (default)")
     add("-q", "--quantize", action=yes_no, default=True, help="quantize to int8 (default)")
     add("-d", "--delegate", action=yes_no, default=True, help="delegate to the NPU (default)")
     add("--use_qat", "--use-qat", action="store_true", help="quantization-aware training of a zoo classifier")
@@ -195,9 +196,12 @@ def compile_source(args: argparse.Namespace, source: Source, steps: Any) -> Resu
                 module,
                 source.example_inputs,
                 options=options,
+                recipe=args.recipe,
+                core=args.core,
                 int8_io=args.remove_quant_io_ops,
                 delegate=args.delegate,
                 etrecord=getattr(args, "etrecord", None) is not None,
+                verify=args.verify,
             )
     summary = summarize(program, output)
     program.save(output)
@@ -237,11 +241,19 @@ def _refuse_idle(args: argparse.Namespace, source: Source) -> None:
         given.append("--no-delegate")
     if source.litert is not None and getattr(args, "etrecord", None):
         given.append("--etrecord")
+    recipe = find_recipe(args.recipe)
+    if source.litert is not None and recipe is not NEUTRON:
+        given.append("--recipe")
     if given:
         kind = (
             "a LiteRT model is compiled as it is" if source.litert is not None else "it is quantized already"
         )
         fail("ON104", f"option {given[0]}", f"has no effect on {args.model}: {kind}", "Leave it out.")
+    if not recipe.cortex_m and args.core != DEFAULT_CORE:
+        fail("ON104", "option --core", f"has no effect on the recipe {recipe.name}", "Leave it out.")
+    if not recipe.neutron and (args.operators_not_to_delegate or not args.delegate):
+        option = "--operators_not_to_delegate" if args.operators_not_to_delegate else "--no-delegate"
+        fail("ON104", f"option {option}", "has no effect: the recipe uses no NPU", "Leave it out.")
 
 
 def output_path(given: str | None, name: str) -> Path:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from openneutron.commands.compile import compile_options
 from openneutron.commands.progress import Advance, Steps
 from openneutron.commands.samples import Sample, as_samples, load_samples, random_samples
 from openneutron.commands.source import Source, check_static
@@ -53,7 +54,8 @@ def quantize_source(
             _watched(samples, advance),
             per_channel=args.per_channel,
             keep_float=args.keep_float,
-            target=args.target,
+            recipe=args.recipe,
+            options=compile_options(args),
         )
     return source, quantized
 
@@ -88,7 +90,8 @@ def _train(args: argparse.Namespace, source: Source, samples: list[Sample], step
             train_fn=train,
             per_channel=args.per_channel,
             keep_float=args.keep_float,
-            target=args.target,
+            recipe=args.recipe,
+            options=compile_options(args),
         )
 
 

@@ -55,14 +55,27 @@ class Rejected:
     """A node that stays on the CPU, and why."""
 
     node: Node
-    op: str
+    op: str  # in the model
     reject: Reject
 
-    def as_dict(self) -> dict[str, str]:
+    @property
+    def kernel(self) -> str:
+        """What it runs as: the same operator, or one of the Cortex-M dialect."""
+        return op_name(self.node) or str(self.node.target)
+
+    @property
+    def int8(self) -> bool:
+        """Whether it computes in int8."""
+        value = tensor_of(self.node)
+        return value is not None and value.dtype == torch.int8
+
+    def as_dict(self) -> dict[str, Any]:
         """For reports."""
         return {
             "node": self.node.name,
             "op": self.op,
+            "kernel": self.kernel,
+            "int8": self.int8,
             "code": self.reject.code,
             "reason": self.reject.reason,
             "hint": self.reject.hint,

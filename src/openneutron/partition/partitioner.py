@@ -222,15 +222,16 @@ class NeutronPartitioner(Partitioner):
 
 def _ancestry(node: Node) -> list[str]:
     """Names of the nodes that earlier graphs had in this one's place, as torch.export records them."""
-    return [source.name for source in _sources(node)]
+    return [source.name for source in sources(node)]
 
 
 def _ancestor_ops(node: Node) -> set[str]:
     """The operators those nodes called."""
-    return {source.target for source in _sources(node) if source.target.startswith("aten.")}
+    return {source.target for source in sources(node) if source.target.startswith("aten.")}
 
 
-def _sources(node: Node) -> list[Any]:
+def sources(node: Node) -> list[Any]:
+    """The nodes of earlier graphs that a node comes from, as torch.export records them."""
     found, pending = [], list(node.meta.get("from_node", ()))
     while pending:
         found.append(source := pending.pop())

@@ -33,6 +33,15 @@ def is_annotated(node: Node) -> bool:
     return annotation is not None and annotation._annotated
 
 
+def leave_float(model: GraphModule, names: Collection[str]) -> None:
+    """Mark nodes as decided about, and not to be quantized; a name that is not there is an error."""
+    nodes = {n.name: n for n in model.graph.nodes if n.op == "call_function"}
+    for name in names:
+        if name not in nodes:
+            fail("ON104", "option keep_float", f"the model has no layer '{name}'", nearest(name, nodes))
+        nodes[name].meta[Q_ANNOTATION_KEY] = QuantizationAnnotation(_annotated=True)
+
+
 @dataclass
 class Annotator:
     """Annotates one graph; lives as long as that takes."""
@@ -40,6 +49,7 @@ class Annotator:
     scheme: Scheme
     find: Find
     keep_float: Collection[str] = ()  # names of nodes that are not quantized
+    take: Callable[[Node], bool] = lambda node: True  # the nodes that may be annotated
     # Nodes whose output has parameters known without observing, directly or through operators that move data.
     fixed: dict[Node, FixedOutput] = field(default_factory=dict)
     constants: set[Node] = field(default_factory=set)
@@ -52,7 +62,7 @@ class Annotator:
             if name not in names:
                 fail("ON104", "option keep_float", f"the model has no layer '{name}'", nearest(name, names))
         for node in model.graph.nodes:
-            spec = self.find(op_name(node))
+            spec = self.find(op_name(node)) if self.take(node) else None
             if spec is not None and is_float(node) and node not in self.constants and not is_annotated(node):
                 self._annotate_node(node, spec)
 
@@ -96,9 +106,12 @@ class Annotator:
         chain = [node]
         if self.scheme.is_qat and (norm := batch_norm_after(node)):
             chain.append(norm)
-        if fuses and (activation := fusible_activation_after(chain[-1])) and not is_annotated(activation):
+        if fuses and (activation := fusible_activation_after(chain[-1])) and self._is_free(activation):
             chain.append(activation)
         return chain
+
+    def _is_free(self, node: Node) -> bool:
+        return self.take(node) and not is_annotated(node)
 
     def _input(self, node: Node) -> QuantizationSpecBase:
         """An input has the parameters of the tensor it reads, or is observed where it is read."""

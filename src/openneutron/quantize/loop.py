@@ -8,7 +8,11 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
-from torchao.quantization.pt2e import move_exported_model_to_eval, move_exported_model_to_train
+from torchao.quantization.pt2e import (
+    allow_exported_model_train_eval,
+    move_exported_model_to_eval,
+    move_exported_model_to_train,
+)
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
 from torchao.quantization.pt2e.quantizer import Quantizer
 
@@ -43,9 +47,24 @@ def train_and_quantize(
 
     Sample inputs are optional; they let the observers settle on the weights as training left them.
     """
-    prepared = prepare_qat_pt2e(_module_of(model), quantizer)
-    move_exported_model_to_train(prepared)
+    prepared = prepare_to_train(model, quantizer)
     train_fn(prepared)
+    return convert_trained(prepared, calibration_inputs)
+
+
+def prepare_to_train(model: GraphModule | ExportedProgram, quantizer: Quantizer) -> GraphModule:
+    """The model with fake quantization in place, in training mode, for a training loop of any kind.
+
+    `train()` and `eval()` work on it as on any module.
+    """
+    prepared = prepare_qat_pt2e(_module_of(model), quantizer)
+    allow_exported_model_train_eval(prepared)
+    move_exported_model_to_train(prepared)
+    return prepared
+
+
+def convert_trained(prepared: GraphModule, calibration_inputs: Iterable[tuple[Any, ...]] = ()) -> GraphModule:
+    """What training left, as a quantized model."""
     move_exported_model_to_eval(prepared)
     _observe(prepared, calibration_inputs)
     return convert_pt2e(prepared)

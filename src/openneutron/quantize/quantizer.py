@@ -35,6 +35,7 @@ class NeutronQuantizer(Quantizer):
         super().__init__()
         self.neutron_target_spec = neutron_target_spec or NeutronTargetSpec()
         self.is_qat = is_qat
+        self.per_channel = per_channel
         self._scheme = Scheme(is_qat, per_channel)
         self._find = find
         self._keep_float = tuple(keep_float)

@@ -1,0 +1,164 @@
+"""One quantizer for both: Neutron annotates what it will really take, Cortex-M the rest."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
+from torchao.quantization.pt2e import move_exported_model_to_eval
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+from torchao.quantization.pt2e.quantizer import (
+    FixedQParamsQuantizationSpec,
+    QuantizationSpec,
+    Quantizer,
+    SharedQuantizationSpec,
+)
+from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
+
+from openneutron import ops
+from openneutron.cortex_m.quantizer import CortexMInt8Quantizer
+from openneutron.cortex_m.rewrite import rewrite_for_cortex_m
+from openneutron.options import CompileOptions
+from openneutron.package.backend import NeutronPartitioner
+from openneutron.partition.partitioner import sources
+from openneutron.passes import ATEN_PASSES, PTQ, QAT, run_passes
+from openneutron.quantize.annotate import Annotator, leave_float
+from openneutron.quantize.schemes import Scheme
+
+
+class CombinedQuantizer(Quantizer):
+    """Neutron's formats where the NPU computes, Cortex-M's where it does not; each operator has one owner.
+
+    What Neutron takes is found by a trial: a copy of the graph is quantized for Neutron alone, and its
+    partitioner is asked. The options are those the model will be lowered with: what they exclude goes to
+    the CPU.
+    """
+
+    def __init__(
+        self,
+        options: CompileOptions | None = None,
+        is_qat: bool = False,
+        *,
+        per_channel: bool = False,
+        keep_float: Collection[str] = (),
+    ):
+        super().__init__()
+        self.options = options or CompileOptions()
+        self.is_qat = is_qat
+        self.keep_float = keep_float
+        self._scheme = Scheme(is_qat, per_channel)
+        self._cortex_m = CortexMInt8Quantizer(is_qat)
+
+    def transform_for_annotation(self, model: GraphModule) -> GraphModule:
+        """The graph as Neutron's table describes it; what the CPU gets, as Cortex-M's patterns do."""
+        model = run_passes(model, ATEN_PASSES, QAT if self.is_qat else PTQ)
+        taken = self._taken(model)
+        return rewrite_for_cortex_m(model, lambda node: node.name not in taken)
+
+    def annotate(self, model: GraphModule) -> GraphModule:
+        """Say of every tensor how it is to be quantized."""
+        taken = self._taken(model)
+        Annotator(self._scheme, ops.find, self.keep_float, lambda node: node.name in taken).annotate(model)
+        leave_float(model, self.keep_float)
+        self._cortex_m.annotate(model)
+        join_fixed(model)
+        return model
+
+    def validate(self, model: GraphModule) -> None:
+        """Nothing to check: a node that was not annotated stays float."""
+
+    def _taken(self, model: GraphModule) -> set[str]:
+        return taken_by_neutron(model, self.options, self._scheme.per_channel)
+
+
+class _Trial(Quantizer):
+    """Annotates for Neutron a graph that has been prepared for that."""
+
+    def __init__(self, per_channel: bool):
+        super().__init__()
+        self._scheme = Scheme(per_channel=per_channel)
+
+    def annotate(self, model: GraphModule) -> GraphModule:
+        Annotator(self._scheme, ops.find).annotate(model)
+        return model
+
+    def validate(self, model: GraphModule) -> None:
+        pass
+
+
+def taken_by_neutron(model: GraphModule, options: CompileOptions, per_channel: bool = False) -> set[str]:
+    """Names of the nodes Neutron's partitioner takes when everything it can have is quantized for it."""
+    trial = copy.deepcopy(model)
+    move_exported_model_to_eval(trial)
+    prepared = prepare_pt2e(trial, _Trial(per_channel))
+    args, kwargs = example_of(model)
+    with torch.no_grad():
+        prepared(*args, **kwargs)  # observers that have seen nothing complain
+    converted = convert_pt2e(prepared)
+    program = torch.export.export(converted, args, kwargs)
+    partitioner = NeutronPartitioner(options.to_compile_specs())
+    program = partitioner.transform_for_pre_decomposition(program)
+    partitioner.partition(program)
+    here = id(converted.graph)
+    return {
+        source.name
+        for group in partitioner.partitions
+        for cluster in group
+        for node in cluster.body
+        for source in sources(node)
+        if source.graph_id == here
+    }
+
+
+def example_of(model: GraphModule) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Inputs of a graph's shapes, all zero."""
+    values = [_zeros(n.meta["val"]) for n in model.graph.nodes if n.op == "placeholder"]
+    spec = getattr(model, "_in_spec", None)
+    if spec is None:
+        return tuple(values), {}
+    args, kwargs = pytree.tree_unflatten(values, spec)
+    return tuple(args), dict(kwargs)
+
+
+def _zeros(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    shape, stride = (
+        [d if isinstance(d, int) else d.node.hint for d in dims] for dims in (value.shape, value.stride())
+    )
+    return torch.empty_strided(shape, stride, dtype=value.dtype).zero_()
+
+
+def join_fixed(model: GraphModule) -> None:
+    """Let a reader take a tensor's fixed parameters as they are, whichever of the two annotated them.
+
+    torchao joins equal specifications by itself, but a reader that was annotated without knowing its producer
+    asks for observed parameters, which would mean converting from the one to the other.
+    """
+    for node in model.graph.nodes:
+        annotation = node.meta.get(Q_ANNOTATION_KEY)
+        if annotation is None:
+            continue
+        shared = {n for n in node.all_input_nodes if _is_referred_to(node, n)}
+        for source, spec in annotation.input_qspec_map.items():
+            if isinstance(spec, QuantizationSpec) and source not in shared and _is_fixed(source):
+                annotation.input_qspec_map[source] = SharedQuantizationSpec(source)
+
+
+def _is_fixed(node: Node) -> bool:
+    annotation = node.meta.get(Q_ANNOTATION_KEY)
+    return annotation is not None and isinstance(annotation.output_qspec, FixedQParamsQuantizationSpec)
+
+
+def _is_referred_to(node: Node, source: Node) -> bool:
+    """Whether the parameters of this input are also those of another input or of an output."""
+    for other in (node, *node.graph.nodes):
+        annotation = other.meta.get(Q_ANNOTATION_KEY)
+        specs = () if annotation is None else (annotation.output_qspec, *annotation.input_qspec_map.values())
+        if any(isinstance(s, SharedQuantizationSpec) and s.edge_or_node == (source, node) for s in specs):
+            return True
+    return False

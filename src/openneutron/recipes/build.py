@@ -1,0 +1,185 @@
+"""The recipes: what executorch.export is told to do, for each of the three."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from executorch.exir import EdgeCompileConfig
+from executorch.export import ExportRecipe, LoweringRecipe, QuantizationRecipe
+from torch.fx import GraphModule
+
+from openneutron.cortex_m.core import find_core
+from openneutron.cortex_m.lowering import LowerToCortexM, edge_compile_config
+from openneutron.diagnostics import fail
+from openneutron.options import CompileOptions
+from openneutron.package.backend import NeutronPartitioner
+from openneutron.partition.partitioner import spellings
+from openneutron.passes import BEFORE_PREPARE, PTQ, QAT, run_passes
+from openneutron.passes.edge import run_edge_passes
+from openneutron.pipeline import make_quantizer
+from openneutron.recipe import CORTEX_M, DEFAULT_CORE, IMXRT700, NEUTRON, Recipe
+
+Samples = Callable[[], Iterable[tuple[Any, ...]]]
+Train = Callable[[GraphModule], Any]
+
+
+def get_neutron_recipe(
+    *,
+    qat: bool = False,
+    options: CompileOptions | None = None,
+    per_channel: bool = False,
+    calibration_inputs_fn: Samples | None = None,
+    train_fn: Train | None = None,
+    dynamic_batch_size: bool = False,
+) -> ExportRecipe:
+    """The recipe for the NPU; what it does not take stays float on the CPU."""
+    return _recipe(NEUTRON, qat, options or CompileOptions(), DEFAULT_CORE, per_channel,
+                   calibration_inputs_fn, train_fn, dynamic_batch_size)  # fmt: skip
+
+
+def get_cortex_m_recipe(
+    *,
+    qat: bool = False,
+    core: str = DEFAULT_CORE,
+    calibration_inputs_fn: Samples | None = None,
+    train_fn: Train | None = None,
+    dynamic_batch_size: bool = False,
+) -> ExportRecipe:
+    """The recipe for the CPU alone, in int8."""
+    return _recipe(CORTEX_M, qat, CompileOptions(), core, False, calibration_inputs_fn, train_fn,
+                   dynamic_batch_size)  # fmt: skip
+
+
+def get_imxrt700_recipe(
+    *,
+    qat: bool = False,
+    options: CompileOptions | None = None,
+    core: str = DEFAULT_CORE,
+    per_channel: bool = False,
+    on_npu: Sequence[str] = (),
+    on_cpu: Sequence[str] = (),
+    calibration_inputs_fn: Samples | None = None,
+    train_fn: Train | None = None,
+    dynamic_batch_size: bool = False,
+) -> ExportRecipe:
+    """The recipe for an i.MX RT700: the NPU, and in int8 on the CPU what it does not take.
+
+    Operators named in `on_cpu` are kept from the NPU; one named in `on_npu` that the NPU does not take is an
+    error when the model is lowered, instead of an entry in the report.
+    """
+    options = options or CompileOptions()
+    excluded = (*options.operators_not_to_delegate, *on_cpu)
+    for name in on_npu:
+        both = [other for other in excluded if spellings_meet(name, other)]
+        if both:
+            fail(
+                "ON110",
+                "imxrt700",
+                f"{name} is demanded from the NPU and kept from it",
+                "Name it in on_npu or in on_cpu (operators_not_to_delegate), not in both.",
+            )
+    options = replace(options, operators_not_to_delegate=tuple(dict.fromkeys(excluded)))
+    return _recipe(IMXRT700, qat, options, core, per_channel, calibration_inputs_fn, train_fn,
+                   dynamic_batch_size, tuple(on_npu))  # fmt: skip
+
+
+def spellings_meet(left: str, right: str) -> bool:
+    """Whether two names mean the same operator: `aten::add` and `aten.add.Tensor` do."""
+    return bool(spellings(left.replace("::", ".")) & spellings(right.replace("::", ".")))
+
+
+def _recipe(
+    recipe: Recipe,
+    qat: bool,
+    options: CompileOptions,
+    core: str,
+    per_channel: bool,
+    samples: Samples | None,
+    train_fn: Train | None,
+    dynamic_batch_size: bool,
+    on_npu: tuple[str, ...] = (),
+) -> ExportRecipe:
+    _check_training(recipe, qat, samples, train_fn)
+    quantization = QuantizationRecipe(
+        quantizers=[make_quantizer(recipe.name, options, qat, per_channel)],
+        is_qat=qat,
+        dynamic_batch_size=dynamic_batch_size,
+        calibration_inputs_fn=samples,
+        train_fn=train_fn,
+        pre_prepare_passes=[drop_guards, _before_prepare(qat)],
+    )
+    name = f"{recipe.name}_int8_{'qat' if qat else 'ptq'}".replace("-", "_")
+    parts = [ExportRecipe(name=name, quantization_recipe=quantization, strict=False)]
+    config = edge_compile_config() if recipe.cortex_m else EdgeCompileConfig(_skip_dim_order=False)
+    if recipe.neutron:
+        partitioner = _Demanding(options, on_npu)
+        lowering = LoweringRecipe(
+            partitioners=[partitioner],
+            edge_transform_passes=[lambda method, program: [run_edge_passes]],
+            edge_compile_config=config,
+        )
+        parts.append(ExportRecipe(lowering_recipe=lowering, strict=False))
+    if recipe.cortex_m:
+        find_core(core)
+        lowering = LoweringRecipe(
+            edge_manager_transform_passes=[lambda manager: [LowerToCortexM(core)]],
+            edge_compile_config=config,
+        )
+        parts.append(ExportRecipe(lowering_recipe=lowering, strict=False))
+    return ExportRecipe.combine(parts, recipe_name=name)
+
+
+def _check_training(recipe: Recipe, qat: bool, samples: Samples | None, train_fn: Train | None) -> None:
+    """ExecuTorch ignores the one that does not fit; here that is an error."""
+    if qat and train_fn is None:
+        fail(
+            "ON110",
+            recipe.name,
+            "a recipe for training has no training function",
+            "Give train_fn, or use prepare_qat and convert_qat with a loop of your own.",
+        )
+    if not qat and train_fn is not None:
+        fail(
+            "ON110",
+            recipe.name,
+            "a recipe for calibration has a training function",
+            "Ask for the QAT recipe, or leave train_fn out.",
+        )
+    if qat and samples is not None:
+        fail(
+            "ON110",
+            recipe.name,
+            "a recipe for training has calibration inputs, which ExecuTorch ignores",
+            "Leave calibration_inputs_fn out: the observers see what train_fn feeds the model.",
+        )
+
+
+def drop_guards(model: GraphModule) -> GraphModule:
+    """Remove the input guards torch.export adds: Edge passes refuse the submodule they are in."""
+    for node in [n for n in model.graph.nodes if n.op == "call_module" and n.target == "_guards_fn"]:
+        model.graph.erase_node(node)
+    model.recompile()
+    return model
+
+
+def _before_prepare(qat: bool) -> Callable[[GraphModule], GraphModule]:
+    return lambda model: run_passes(model, BEFORE_PREPARE, QAT if qat else PTQ)
+
+
+class _Demanding(NeutronPartitioner):
+    """Fails if an operator that must be on the NPU is left to the CPU."""
+
+    def __init__(self, options: CompileOptions, on_npu: tuple[str, ...]):
+        super().__init__(options.to_compile_specs())
+        self._on_npu = on_npu
+
+    def partition(self, exported_program: Any) -> Any:
+        result = super().partition(exported_program)
+        for entry in self.rejected:
+            for name in self._on_npu:
+                if spellings_meet(name, entry.op):
+                    hint = entry.reject.hint or "Leave it out of on_npu."
+                    fail("ON111", entry.node.name, f"{name} must be on the NPU: {entry.reject.reason}", hint)
+        return result
