@@ -28,6 +28,7 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from openneutron import ops
 from openneutron.compiled import CompiledProgram, delegates
 from openneutron.compiler.compile import compile_graph
+from openneutron.cpu import cpu_nodes
 from openneutron.fx import op_name
 from openneutron.layer_error import Evidence, LayerError
 from openneutron.litert.ir import Graph, Tensor
