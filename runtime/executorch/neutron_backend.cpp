@@ -194,13 +194,63 @@ bool transpose_tensor(const Tensor& tensor, const void* from, void* to, bool cha
 
 // One event per kernel call, numbered as in the microcode; the backend's debug handle map names the edge nodes, and
 // the kernel's name is the event's metadata. Without a tracer none of this runs.
+// The steps of a cascade add up to one event for each stage; what is left is the cascade's own.
 struct Trace {
   EventTracer* tracer;
   EventTracerEntry entry;
+  bool in_cascade = false;
+  uint32_t cascade = 0, stages = 0;
+  et_timestamp_t cascade_began = 0, step_began = 0;
+  et_timestamp_t ticks[NEUTRON_MAX_STAGES] = {};
+  uint32_t kernels[NEUTRON_MAX_STAGES] = {};
+
+  et_timestamp_t now() const {
+    return executorch::runtime::event_tracer_start_profiling_delegate(tracer, nullptr, 0).start_time;
+  }
+
+  void log(uint32_t call, uint32_t kernel, et_timestamp_t begin, et_timestamp_t end) const {
+    const char* name = neutron_kernel_name(kernel);
+    executorch::runtime::event_tracer_log_profiling_delegate(
+        tracer, nullptr, call, begin, end, name, std::strlen(name));
+  }
+
+  void begin_cascade(uint32_t call) {
+    in_cascade = true;
+    cascade = call;
+    stages = 0;
+    cascade_began = now();
+  }
+
+  void end_cascade() {
+    const et_timestamp_t end = now();
+    et_timestamp_t at = cascade_began;
+    for (uint32_t i = 0; i < stages; ++i) {
+      log(cascade + 1 + i, kernels[i], at, at + ticks[i]);
+      at += ticks[i];
+    }
+    log(cascade, NEUTRON_KERNEL_CASCADE, at, end);
+    in_cascade = false;
+  }
+
+  void end_step(uint32_t call, uint32_t kernel) {
+    const et_timestamp_t end = now();
+    const uint32_t stage = call - cascade - 1;
+    for (; stages <= stage; ++stages) {
+      ticks[stages] = 0;
+    }
+    ticks[stage] += end - step_began;
+    kernels[stage] = kernel;
+  }
 
   static void call(void* context, uint32_t call, uint32_t kernel, int begin) {
     auto* trace = static_cast<Trace*>(context);
-    if (begin != 0) {
+    if (kernel == NEUTRON_KERNEL_CASCADE) {
+      begin != 0 ? trace->begin_cascade(call) : trace->end_cascade();
+    } else if (trace->in_cascade && begin != 0) {
+      trace->step_began = trace->now();
+    } else if (trace->in_cascade) {
+      trace->end_step(call, kernel);
+    } else if (begin != 0) {
       trace->entry = executorch::runtime::event_tracer_start_profiling_delegate(trace->tracer, nullptr, call);
     } else {
       const char* name = neutron_kernel_name(kernel);

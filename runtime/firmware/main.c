@@ -29,9 +29,9 @@ static uint8_t output_pool[POOL(NEUTRON_OUTPUT_BYTES)] POOL_SECTION;
 static NeutronConstBuffer inputs[PORTS];
 static NeutronBuffer outputs[PORTS];
 
-/* Calls and ticks of every kernel of a delegate. */
+/* Calls and ticks of every kernel of a delegate; a cascade's own ticks are those outside of its steps. */
 typedef struct {
-    uint64_t began, ticks[NEUTRON_KERNEL_KINDS];
+    uint64_t began, ticks[NEUTRON_KERNEL_KINDS], cascade_began, in_steps;
     uint32_t calls[NEUTRON_KERNEL_KINDS];
     bool closed;
 } Meter;
@@ -42,10 +42,15 @@ static void trace(void *context, uint32_t call, uint32_t kernel, int begin) {
     Meter *m = (Meter *)context;
     (void)call;
     uint64_t now = board_ticks();
-    if (begin) {
+    if (begin && kernel == NEUTRON_KERNEL_CASCADE) {
+        m->in_steps = 0;
+        m->cascade_began = board_ticks();
+    } else if (begin) {
         m->began = board_ticks();
     } else {
-        m->ticks[kernel] += now - m->began;
+        uint64_t ticks = kernel == NEUTRON_KERNEL_CASCADE ? now - m->cascade_began - m->in_steps : now - m->began;
+        m->in_steps += ticks;
+        m->ticks[kernel] += ticks;
         ++m->calls[kernel];
     }
 }

@@ -25,6 +25,9 @@ extern "C" {
 #define NEUTRON_RUNTIME_VERSION_MINOR 1
 #define NEUTRON_RUNTIME_VERSION_PATCH 0
 
+/* The most stages of a cascade: they are the calls behind it. */
+#define NEUTRON_MAX_STAGES 128u
+
 /* X(NAME, message): every status and the sentence that explains it. */
 #define NEUTRON_FOR_EACH_STATUS(X)                                                                            \
     X(OK, "no error")                                                                                         \
@@ -94,8 +97,8 @@ typedef struct NeutronModel {
 
 /* Callbacks of the application; all may be null. A null `copy` copies with the CPU.
  * `copy` starts a transfer on a channel, `wait` returns when the channel's transfers are done; both return 0
- * if all is well. `trace` is called before (begin 1) and after (begin 0) every kernel call; of a cascade, around
- * every step, with the number of the stage's call. */
+ * if all is well. `trace` is called before (begin 1) and after (begin 0) every kernel call; within a cascade
+ * also around every step, with the number and kernel of the stage's call. */
 typedef struct NeutronHooks {
     void *context;
     int32_t (*copy)(void *context, void *destination, const void *source, size_t bytes, uint32_t channel);

@@ -6,8 +6,6 @@
  */
 #include "kernel.h"
 
-#define MAX_STAGES 128u
-
 /* The kinds of stages: all window kernels have their views and window at the same place, all element-wise ones
  * their walk. */
 typedef union {
@@ -68,7 +66,7 @@ static Form form_of(uint32_t kind) {
 static uint32_t word_at(const uint8_t *record) { return *(const uint32_t *)(const void *)record; }
 
 /* Where each stage's record is; in the check phase also that it is there, and of a kernel that can be a stage. */
-static int32_t find_stages(const NeutronMachine *machine, const NeutronCascadeParams *p, const uint8_t *stages[MAX_STAGES]) {
+static int32_t find_stages(const NeutronMachine *machine, const NeutronCascadeParams *p, const uint8_t *stages[NEUTRON_MAX_STAGES]) {
     const NeutronHeader *h = machine->header;
     const uint8_t *record = (const uint8_t *)(p + 1) + (size_t)p->count * sizeof(NeutronStep);
     const uint8_t *end = (const uint8_t *)h + h->microcode_bytes;
@@ -136,10 +134,10 @@ int32_t neutron_cascade(const NeutronMachine *machine, const void *parameters) {
     const NeutronCascadeParams *p = (const NeutronCascadeParams *)parameters;
     const NeutronStep *steps = (const NeutronStep *)(const void *)(p + 1);
     const NeutronHooks *hooks = machine->phase == NEUTRON_PHASE_RUN ? machine->hooks : NULL;
-    const uint8_t *stages[MAX_STAGES];
+    const uint8_t *stages[NEUTRON_MAX_STAGES];
     if (machine->phase == NEUTRON_PHASE_CHECK) {
         uint32_t size = word_at((const uint8_t *)parameters - 4) >> 16; /* the driver knows that it is all there */
-        NEUTRON_REQUIRE(p->stages >= 1 && p->stages <= MAX_STAGES);
+        NEUTRON_REQUIRE(p->stages >= 1 && p->stages <= NEUTRON_MAX_STAGES);
         NEUTRON_REQUIRE(p->count == (size - neutron_record_bytes[NEUTRON_KERNEL_CASCADE]) / sizeof(NeutronStep));
     }
     NEUTRON_TRY(find_stages(machine, p, stages));

@@ -96,9 +96,11 @@ int32_t neutron_check_window(const NeutronMachine *machine, const NeutronWindow 
     NEUTRON_TRY(check_view(machine, output, w->batch, w->out_h, w->out_w, w->out_c, NEUTRON_WRITE));
     /* Rows that a rolling buffer would hold at one address must not be needed by one call. Factors are below
      * 2^16 and 2^12, so 32 bits suffice. */
-    uint32_t span = (w->y1 - w->y0 - 1u) * w->stride_h + (w->kernel_h - 1u) * w->dilation_h + 1u;
-    if (span > w->in_h) span = w->in_h;
-    if (span > neutron_rows(input, w->in_h)) return NEUTRON_STATUS_BOUNDS;
+    int32_t first = (int32_t)(w->y0 * w->stride_h) - w->pad_top;
+    int32_t end = (int32_t)((w->y1 - 1u) * w->stride_h + (w->kernel_h - 1u) * w->dilation_h) + 1 - w->pad_top;
+    if (first < 0) first = 0;
+    if (end > (int32_t)w->in_h) end = (int32_t)w->in_h;
+    if (end - first > (int32_t)neutron_rows(input, w->in_h)) return NEUTRON_STATUS_BOUNDS;
     if (w->y1 - w->y0 > neutron_rows(output, w->out_h)) return NEUTRON_STATUS_BOUNDS;
     return NEUTRON_STATUS_OK;
 }

@@ -222,7 +222,7 @@ NeutronStatus neutron_run(const NeutronModel *model, const NeutronRun *run) {
     const uint8_t *at = (const uint8_t *)h + h->calls_offset;
     for (uint32_t i = 0; i < h->calls;) {
         uint32_t kind = *(const uint32_t *)(const void *)at & 0xFFFFu;
-        bool trace = hooks && hooks->trace && kind != NEUTRON_KERNEL_CASCADE; /* which reports its stages itself */
+        bool trace = hooks && hooks->trace;
         machine.call = i;
         if (trace) hooks->trace(hooks->context, i, kind, 1);
         status = (NeutronStatus)neutronKernels[kind](&machine, at + 4);

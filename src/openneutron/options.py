@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
 
 CONVERTERS = ("open", "eiq")
+AIMS = ("performance", "size")
 CONVERTER_VARIABLE = "OPENNEUTRON_CONVERTER"
 
 
@@ -59,6 +60,10 @@ class CompileOptions:
     """'open' (our compiler and firmware) or 'eiq' (NXP's SDK, for NXP silicon)."""
     sram_bytes: int | None = None
     """SRAM the program may use; None: all the target has."""
+    optimise: str = "performance"
+    """'performance': the least SRAM without added cycles; 'size': the least SRAM within `cycle_budget`."""
+    cycle_budget: float = 0.05
+    """The share of (estimated) cycles that 'size' may add."""
 
     def __post_init__(self) -> None:
         # Paths and lists are what people have at hand; the stored form is hashable and JSON-able.
@@ -96,6 +101,20 @@ class CompileOptions:
                 f"must be positive (got {self.sram_bytes})",
                 "Leave it out to use all SRAM",
             )
+        if self.optimise not in AIMS:
+            fail("ON104", "option optimise", f"must be one of {', '.join(AIMS)} (got {self.optimise!r})")
+        if self.optimise == "size" and self.converter != "open":
+            fail(
+                "ON104",
+                "option optimise",
+                f"the {self.converter} converter cannot optimise for size",
+                "Leave it out, or choose the open converter",
+            )
+        if isinstance(self.cycle_budget, int) and not isinstance(self.cycle_budget, bool):
+            object.__setattr__(self, "cycle_budget", float(self.cycle_budget))
+        _check_type("cycle_budget", "a number from 0 on", self.cycle_budget, float)
+        if not self.cycle_budget >= 0:
+            fail("ON104", "option cycle_budget", f"must not be negative (got {self.cycle_budget})")
         if self.extra_flags and self.converter == "open":
             fail(
                 "ON104",
@@ -182,6 +201,8 @@ def generate_neutron_compile_spec(
     *,
     converter: str | None = None,
     sram_bytes: int | None = None,
+    optimise: str = "performance",
+    cycle_budget: float = 0.05,
 ) -> list[CompileSpec]:
     """Compile specs for `NeutronPartitioner`; same arguments as ExecuTorch's NXP backend, then our own.
 
@@ -202,6 +223,8 @@ def generate_neutron_compile_spec(
         use_profiling=use_profiling,
         converter=default_converter() if converter is None else converter,
         sram_bytes=sram_bytes,
+        optimise=optimise,
+        cycle_budget=cycle_budget,
     ).to_compile_specs()
 
 

@@ -27,6 +27,10 @@ class CostModel:
     """
 
     call_cycles: int = _parameter("cycles per kernel call", f"{_FITTED}: the CPU starts the NPU and waits")
+    step_cycles: int = _parameter(
+        "cycles per step of a cascade",
+        f"{_ASSUMED}half a call: what a call decodes and computes, a stage's steps find done",
+    )
     drain_cycles: float = _parameter(
         "cycles per tile of `pipes` outputs", f"{_ASSUMED}one accumulator is rescaled and written each cycle"
     )
@@ -115,6 +119,7 @@ TARGETS: dict[str, Target] = {
         sram_bytes=15 * MIB // 2,
         cost=CostModel(
             call_cycles=500,
+            step_cycles=250,
             drain_cycles=8,
             sram_bytes_per_cycle=3,
             copy_setup_cycles=500,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from openneutron.commands.source import MODEL_HELP, Source, load_source
 from openneutron.diagnostics import fail
-from openneutron.options import CONVERTERS, CompileOptions, default_converter
+from openneutron.options import AIMS, CONVERTERS, CompileOptions, default_converter
 from openneutron.recipe import DEFAULT_CORE, NEUTRON, RECIPES, find_recipe
 from openneutron.target import DEFAULT_TARGET, TARGETS
 
@@ -113,6 +113,20 @@ def add_compile_options(parser: argparse.ArgumentParser, output: bool = True) ->
         help="weights stay in flash and are prefetched",
     )
     add("--sram", type=parse_size, metavar="BYTES", help="SRAM the program may use, e.g. 512K (default: all)")
+    add(
+        "--optimise",
+        "--optimize",
+        choices=AIMS,
+        default=AIMS[0],
+        help="performance (default), or size: the least SRAM, in stripes of rows, for a few more cycles",
+    )
+    add(
+        "--cycle-budget",
+        type=float,
+        default=0.05,
+        metavar="SHARE",
+        help="estimated cycles that size may add (default 0.05)",
+    )
     add(
         "--dump_kernel_selection_code",
         "--dump-kernel-selection-code",
@@ -223,6 +237,8 @@ def compile_options(args: argparse.Namespace) -> CompileOptions:
         use_profiling=args.use_profiling,
         converter=args.converter or default_converter(),
         sram_bytes=args.sram,
+        optimise=args.optimise,
+        cycle_budget=args.cycle_budget,
     )
 
 

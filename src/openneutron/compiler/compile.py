@@ -1,29 +1,28 @@
 """The open converter's compiler: a LiteRT graph becomes microcode. The stages, in order:
 
-    import -> fuse -> order -> (tile) -> place -> emit -> stream -> encode
+    import -> fuse -> order -> tile -> place -> emit -> stream -> encode
 
-Every stage is a function of values and changes none of them; the same graph gives the same bytes. Tiling has
-no stage yet: row stripes would turn a chain of steps into interleaved ones, each with a range of output rows
-(`Window.y0`, `y1`) and rolling buffers (`Ref.rows`). It belongs between ordering and placing, as a function
-from `Schedule` to `Schedule`, since all it changes is which steps run and how large their buffers are.
+Every stage is a function of values and changes none of them; the same graph gives the same bytes. Tiling
+takes runs of steps together as cascades of row stripes, in size mode or where the SRAM given demands it.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 
 from openneutron.compiler.constants import ConstPool
-from openneutron.compiler.cost import cost_of, total_cycles
-from openneutron.compiler.emit import check_supported, emit_parts, emit_step, map_refs
+from openneutron.compiler.cost import Cost, costs_of, total_cycles
+from openneutron.compiler.emit import check_supported, emit_cascade, emit_parts, emit_step, map_refs
 from openneutron.compiler.fuse import fuse
 from openneutron.compiler.legalize import import_graph
 from openneutron.compiler.microcode import (
+    Cascade,
     KernelCall,
     Program,
     Ref,
@@ -32,9 +31,10 @@ from openneutron.compiler.microcode import (
     encode,
 )
 from openneutron.compiler.result import BufferInfo, CallInfo, CompiledGraph
-from openneutron.compiler.schedule import MemoryPlan, make_schedule, plan_memory
+from openneutron.compiler.schedule import MemoryPlan, Unit, make_schedule, plan_memory, with_given_order
 from openneutron.compiler.storage import Home
 from openneutron.compiler.stream import Chunk, Stream, plan_stream, stream_calls
+from openneutron.compiler.tile import fitting_plan, smallest_plan
 from openneutron.diagnostics import fail
 from openneutron.litert.ir import Graph, Op
 from openneutron.options import CompileOptions
@@ -45,20 +45,27 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
     """Compile a static int8 LiteRT graph for OpenNeutron's firmware on `target`."""
     fused = fuse(import_graph(graph))
     check_supported(fused)
-    plan = plan_memory(make_schedule(fused))
-
+    schedule = make_schedule(fused)
     sram = options.sram_bytes or target.sram_bytes
-    _check_scratch(plan, sram)
+    small = options.optimise == "size"
+    orders = partial(with_given_order, fused, schedule)
+    plan = smallest_plan(orders(), target, options) if small else plan_memory(schedule)
     if options.fetch_constants_to_sram:
+        if plan.scratch_bytes > sram:
+            plan = fitting_plan(orders(), target, options, sram)
+        _check_scratch(plan, sram)
         budget = sram - plan.scratch_bytes
         pieces, chunks, weights = _emit_in_chunks(plan, budget)
         stream = plan_stream(chunks, budget)
         calls = stream_calls([piece.calls for piece in pieces], stream)
         pieces = [replace(piece, calls=c) for piece, c in zip(pieces, calls, strict=True)]
     else:
-        pool = ConstPool()
-        pieces = [Piece(step, emit_step(op, plan, pool)) for step, op in enumerate(plan.schedule.steps)]
-        weights, stream = pool.bytes(), None
+        pieces, weights = _emit(plan)
+        stream = None
+        if plan.scratch_bytes + len(weights) > sram > len(weights):
+            plan = fitting_plan(orders(), target, options, sram - len(weights))
+            pieces, weights = _emit(plan)
+        _check_scratch(plan, sram)
         _check_fits(plan, len(weights), sram)
 
     program = Program(
@@ -87,12 +94,26 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
     )
 
 
+def _emit(plan: MemoryPlan) -> tuple[list[Piece], bytes]:
+    """The calls of every unit, and the constants of all of them."""
+    pool = ConstPool()
+    return [_piece(plan, number, pool) for number in range(len(plan.units))], pool.bytes()
+
+
 @dataclass(frozen=True)
 class Piece:
-    """Calls that run together: a step of the schedule, or a part of one."""
+    """Calls that run together: a unit of the plan, or a part of one."""
 
-    step: int
+    unit: int
     calls: list[KernelCall]
+
+
+def _piece(plan: MemoryPlan, number: int, pool: ConstPool) -> Piece:
+    unit = plan.units[number]
+    ops = plan.ops(unit)
+    if unit.cascade is not None:
+        return Piece(number, emit_cascade(ops, unit.cascade, plan, pool))
+    return Piece(number, emit_step(ops[0], plan, pool))
 
 
 def _emit_in_chunks(plan: MemoryPlan, budget: int) -> tuple[list[Piece], list[Chunk], bytes]:
@@ -101,16 +122,26 @@ def _emit_in_chunks(plan: MemoryPlan, budget: int) -> tuple[list[Piece], list[Ch
     chunks: list[Chunk] = []
     known: dict[bytes, int] = {}
     weights = bytearray()
-    for step, op in enumerate(plan.schedule.steps):
-        for calls, raw in emit_parts(op, plan, budget):
+    for number, unit in enumerate(plan.units):
+        for calls, raw in _parts(plan, number, budget):
             if raw:
                 if raw not in known:
                     known[raw] = len(weights)
                     weights += raw
-                chunks.append(Chunk(len(pieces), _name(op), known[raw], len(raw)))
+                chunks.append(Chunk(len(pieces), _name(plan, unit), known[raw], len(raw)))
                 calls = [map_refs(call, partial(_rebased, known[raw])) for call in calls]
-            pieces.append(Piece(step, calls))
+            pieces.append(Piece(number, calls))
     return pieces, chunks, bytes(weights)
+
+
+def _parts(plan: MemoryPlan, number: int, budget: int) -> Iterator[tuple[list[KernelCall], bytes]]:
+    """Calls with the constants they need together: all of a cascade's, a step's or a part of a step's."""
+    unit = plan.units[number]
+    if unit.cascade is None:
+        yield from emit_parts(plan.ops(unit)[0], plan, budget)
+        return
+    pool = ConstPool()
+    yield _piece(plan, number, pool).calls, pool.bytes()
 
 
 def _rebased(base: int, ref: Ref) -> Ref:
@@ -122,7 +153,7 @@ def _check_scratch(plan: MemoryPlan, sram: int) -> None:
         fail(
             "ON403",
             _widest(plan),
-            f"activations need {plan.scratch_bytes:,} bytes, {sram:,} bytes of SRAM are given",
+            f"activations need {plan.scratch_bytes:,} bytes at least, {sram:,} bytes of SRAM are given",
             "Use smaller inputs or fewer channels, or give the program more SRAM (sram_bytes).",
         )
 
@@ -133,7 +164,7 @@ def _check_fits(plan: MemoryPlan, weights: int, sram: int) -> None:
         fail(
             "ON403",
             "program",
-            f"activations ({plan.scratch_bytes:,} bytes) and weights ({weights:,} bytes) need "
+            f"activations ({plan.scratch_bytes:,} bytes at least) and weights ({weights:,} bytes) need "
             f"{need:,} bytes together, {sram:,} bytes of SRAM are given",
             "fetch_constants_to_sram keeps the weights in flash and prefetches them layer by layer.",
         )
@@ -142,34 +173,48 @@ def _check_fits(plan: MemoryPlan, weights: int, sram: int) -> None:
 def _widest(plan: MemoryPlan) -> str:
     """The step at which the most scratch is in use."""
 
-    def used(step: int) -> int:
-        return sum(b.nbytes for b, (first, last) in plan.lives.items() if first <= step <= last)
+    def used(number: int) -> int:
+        return sum(plan.nbytes(b) for b, (first, last) in plan.lives.items() if first <= number <= last)
 
-    return _name(plan.schedule.steps[max(range(len(plan.schedule.steps)), key=used)])
+    return _name(plan, plan.units[max(range(len(plan.units)), key=used)])
 
 
-def _name(op: Op) -> str:
-    return f"{op.custom_name or op.kind.name} {op.outputs[0].name}"
+def _name(plan: MemoryPlan, unit: Unit) -> str:
+    first, last = plan.schedule.steps[unit.first], plan.schedule.steps[unit.last]
+    names = [f"{op.custom_name or op.kind.name} {op.outputs[0].name}" for op in (first, last)]
+    return " to ".join(dict.fromkeys(names))
 
 
 def _call_infos(plan: MemoryPlan, pieces: Sequence[Piece], target: Target) -> tuple[CallInfo, ...]:
     infos = []
     for piece in pieces:
-        op = plan.schedule.steps[piece.step]
-        reads = tuple(t.name for t in op.inputs if t is not None and not t.is_const)
-        writes = tuple(t.name for t in op.outputs)
-        kind = op.custom_name or op.kind.name
-        infos += [
-            CallInfo(call, kind, op.origin, reads, writes, cost_of(call, target)) for call in piece.calls
-        ]
+        ops = plan.ops(plan.units[piece.unit])
+        costs = costs_of(piece.calls, target)
+        # Copies and the cascade are for all operators of a unit, each of its stages for one.
+        split = len(piece.calls) - len(ops) if plan.units[piece.unit].cascade else len(piece.calls)
+        behind = [ops] * split + [(op,) for op in ops]
+        infos += [_call_info(*item) for item in zip(behind, piece.calls, costs, strict=False)]
     return tuple(infos)
+
+
+def _call_info(ops: Sequence[Op], call: KernelCall, cost: Cost) -> CallInfo:
+    """What a call does for one operator, or for all of a cascade."""
+    written = {t for op in ops for t in op.outputs}
+    reads = dict.fromkeys(
+        t.name for op in ops for t in op.inputs if t is not None and not t.is_const and t not in written
+    )
+    writes = [t.name for t in ops[-1].outputs]
+    several = isinstance(call, Cascade) or len(ops) > 1
+    kind = "CASCADE" if several else ops[0].custom_name or ops[0].kind.name
+    origin = dict.fromkeys(name for op in ops for name in op.origin)
+    return CallInfo(call, kind, tuple(origin), tuple(reads), tuple(writes), cost)
 
 
 def _buffer_infos(plan: MemoryPlan, pieces: Sequence[Piece], stream: Stream | None) -> tuple[BufferInfo, ...]:
     """The memory map, in calls where the plan counts steps."""
     begins = [0, *accumulate(len(piece.calls) for piece in pieces)]
-    first_piece = {piece.step: i for i, piece in reversed(list(enumerate(pieces)))}
-    last_piece = {piece.step: i for i, piece in enumerate(pieces)}
+    first_piece = {piece.unit: i for i, piece in reversed(list(enumerate(pieces)))}
+    last_piece = {piece.unit: i for i, piece in enumerate(pieces)}
 
     def span(first: int, last: int) -> tuple[int, int]:
         return begins[first], begins[last + 1] - 1
@@ -182,9 +227,10 @@ def _buffer_infos(plan: MemoryPlan, pieces: Sequence[Piece], stream: Stream | No
             buffer.name,
             Region.SCRATCH,
             plan.offsets[buffer],
-            buffer.nbytes,
+            plan.nbytes(buffer),
             *span(first_piece[first], last_piece[last]),
             tuple(tensors[buffer]),
+            plan.rows.get(buffer, 0),
         )
         for buffer, (first, last) in plan.lives.items()
         if buffer.home is Home.SCRATCH

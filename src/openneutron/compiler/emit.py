@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from openneutron.compiler.cascade import Cascade
 from openneutron.compiler.constants import ConstPool
+from openneutron.compiler.cost import total_cycles
 from openneutron.compiler.fuse import PADDING
+from openneutron.compiler.microcode import Cascade as CascadeCall
 from openneutron.compiler.microcode import (
     Conv2D,
     DepthwiseConv2D,
@@ -23,9 +26,11 @@ from openneutron.compiler.schedule import MemoryPlan
 from openneutron.compiler.select import select, supports
 from openneutron.compiler.split import Part, can_split, split, widen_output
 from openneutron.compiler.storage import Home
+from openneutron.compiler.stripes import Stage, by_rows, stage_of
 from openneutron.compiler.tables import is_table
 from openneutron.diagnostics import Reject, fail
 from openneutron.litert.ir import Graph, Op, Tensor
+from openneutron.target import Target
 
 _REGION = {Home.INPUT: Region.INPUT, Home.OUTPUT: Region.OUTPUT}
 
@@ -56,6 +61,30 @@ def emit_step(op: Op, plan: MemoryPlan, pool: ConstPool) -> list[KernelCall]:
     return _calls(op, partial(_ref, plan), pool)
 
 
+def emit_cascade(ops: Sequence[Op], cascade: Cascade, plan: MemoryPlan, pool: ConstPool) -> list[KernelCall]:
+    """The calls of a cascade: the record with its steps, then its stages."""
+    steps = plan.steps(cascade)
+    stages = [by_rows(op, call) for op in ops for call in emit_step(op, plan, pool)]
+    assert len(stages) == len(ops), "a stage is one call"
+    return [CascadeCall(len(stages), len(steps), steps), *stages]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sketch:
+    """An operator emitted without addresses: as a stage, if it can be one, its constants, its cycles."""
+
+    stage: Stage | None
+    constants: int
+    cycles: int
+
+
+def sketch(op: Op, target: Target) -> Sketch:
+    """What is known of an operator's calls before anything is placed."""
+    pool = ConstPool()
+    calls = _calls(op, lambda tensor: Ref(Region.SCRATCH), pool)
+    return Sketch(stage_of(op, calls, target), pool.size, total_cycles(calls, target))
+
+
 def emit_parts(op: Op, plan: MemoryPlan, most: int) -> Iterator[tuple[list[KernelCall], bytes]]:
     """The kernel calls of one step and its constants; in several parts where they exceed `most` bytes.
 
@@ -78,7 +107,8 @@ def emit_parts(op: Op, plan: MemoryPlan, most: int) -> Iterator[tuple[list[Kerne
 def _ref(plan: MemoryPlan, tensor: Tensor) -> Ref:
     view = plan.schedule.storage.views[tensor]
     if view.buffer.home is Home.SCRATCH:
-        return Ref(Region.SCRATCH, offset=plan.offsets[view.buffer] + view.offset)
+        rows = plan.rows.get(view.buffer, 0)
+        return Ref(Region.SCRATCH, rows=rows, offset=plan.offsets[view.buffer] + view.offset)
     return Ref(_REGION[view.buffer.home], view.buffer.number, offset=view.offset)
 
 

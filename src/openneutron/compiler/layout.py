@@ -44,6 +44,15 @@ T = TypeVar("T")
 
 def layout(cls: type) -> Iterator[tuple[str, Word | type]]:
     """(name, how stored) of each field of a layout: a Word, or the class of a nested layout."""
+    return iter(_fields(cls))
+
+
+@cache
+def _fields(cls: Any) -> list[tuple[str, Word | type]]:
+    return list(_read_fields(cls))
+
+
+def _read_fields(cls: type) -> Iterator[tuple[str, Word | type]]:
     hints = get_type_hints(cls, include_extras=True)
     for f in fields(cls):
         hint = hints[f.name]

@@ -31,6 +31,7 @@ class BufferInfo:
     first_call: int
     last_call: int
     tensors: tuple[str, ...]
+    rows: int = 0  # of a rolling buffer of a cascade: it never holds more rows of its tensor
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,13 @@ Ordering and placing work on plain numbers (`order.Job`, `place.Block`); this mo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from openneutron.compiler.order import Job, Order, choose_order, reused
-from openneutron.compiler.place import Block, Placement, aligned, place
+from openneutron.compiler.cascade import Cascade
+from openneutron.compiler.microcode import Step
+from openneutron.compiler.order import Job, Order, choose_order, peak_of, reused
+from openneutron.compiler.place import Apart, Block, Placement, aligned, place
 from openneutron.compiler.select import kernel_scratch
 from openneutron.compiler.shapes import slice_of
 from openneutron.compiler.storage import Buffer, Home, Storage, can_share, share_storage
@@ -33,6 +35,16 @@ class Schedule:
     storage: Storage
     order: Order
     overwrites: dict[Buffer, Buffer]  # a buffer and the one whose place it takes
+    copying: frozenset[Op] = frozenset()  # ops that could share memory but had better copy
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What runs as a whole: one step, or the steps of a cascade in their order."""
+
+    first: int
+    last: int
+    cascade: Cascade | None = None
 
 
 @dataclass(frozen=True)
@@ -40,10 +52,35 @@ class MemoryPlan:
     """A schedule with an offset for every scratch buffer, and how good it is."""
 
     schedule: Schedule
+    units: tuple[Unit, ...]
     offsets: dict[Buffer, int]
-    lives: dict[Buffer, tuple[int, int]]  # first and last step
-    workspaces: dict[int, int]  # the offset of a step's workspace, where its kernels need one
+    rows: dict[Buffer, int]  # of rolling buffers
+    lives: dict[Buffer, tuple[int, int]]  # first and last unit
+    workspaces: dict[int, int]  # the offset of a unit's workspace, where its kernels need one
     placement: Placement
+
+    def ops(self, unit: Unit) -> tuple[Op, ...]:
+        """The operators of a unit."""
+        return self.schedule.steps[unit.first : unit.last + 1]
+
+    def nbytes(self, buffer: Buffer) -> int:
+        """The size of a buffer: of a rolling one, of the rows it holds."""
+        return (
+            self.rows[buffer] * _row_bytes(buffer, self.schedule.storage)
+            if buffer in self.rows
+            else buffer.nbytes
+        )
+
+    def steps(self, cascade: Cascade) -> tuple[Step, ...]:
+        """In which order a cascade makes its rows: upwards if its output lies above the input it overlaps."""
+        if cascade.overlap is not None and cascade.up:
+            source, out = (self._offset(t) for t in (cascade.overlap.source, cascade.overlap.output))
+            if out > source - cascade.overlap.below:
+                return cascade.up
+        return cascade.down
+
+    def _offset(self, tensor: Tensor) -> int:
+        return self.offsets[self.schedule.storage.views[tensor].buffer]
 
     @property
     def scratch_bytes(self) -> int:
@@ -66,28 +103,69 @@ def make_schedule(graph: Graph) -> Schedule:
     return best
 
 
-def plan_memory(schedule: Schedule) -> MemoryPlan:
-    """Give every scratch buffer of the schedule an offset."""
+def with_given_order(graph: Graph, best: Schedule) -> list[Schedule]:
+    """Orders worth a look when operators run in stripes: the one with the least peak, the graph's."""
+    given = _ordered(graph, best.copying, keep=True)
+    return [best] if given.steps == best.steps else [best, given]
+
+
+def plan_memory(schedule: Schedule, cascades: Sequence[Cascade] = (), solve: bool = True) -> MemoryPlan:
+    """Give every scratch buffer of the schedule an offset; `cascades` says which steps run as one."""
+    storage = schedule.storage
+    units = _units(len(schedule.steps), cascades)
+    rows = {storage.views[t].buffer: count for c in cascades for t, count in c.rows.items()}
     lives: dict[Buffer, tuple[int, int]] = {}
-    for step, op in enumerate(schedule.steps):
-        for buffer in _scratch_buffers(op, schedule.storage):
-            lives[buffer] = (lives.get(buffer, (step, step))[0], step)
+    for number, unit in enumerate(units):
+        for op in schedule.steps[unit.first : unit.last + 1]:
+            for buffer in scratch_buffers(op, storage):
+                lives[buffer] = (lives.get(buffer, (number, number))[0], number)
     blocks: list[Block] = []
     group: dict[Buffer, int] = {}
     for buffer, (first, last) in lives.items():  # in order of first use, so what is overwritten comes before
-        if (old := schedule.overwrites.get(buffer)) is not None:
+        old = schedule.overwrites.get(buffer)
+        if old is not None and units[first].cascade is None:
             group[buffer] = group[old]
             before = blocks[group[old]]
             blocks[group[old]] = Block(before.nbytes, before.first, max(before.last, last))
         else:
             group[buffer] = len(blocks)
-            blocks.append(Block(aligned(buffer.nbytes), first, last))
-    needs = {step: size for step, op in enumerate(schedule.steps) if (size := kernel_workspace(op))}
-    workspace = {step: len(blocks) + index for index, step in enumerate(needs)}
-    placement = place(blocks + [Block(size, step, step) for step, size in needs.items()])
+            size = rows[buffer] * _row_bytes(buffer, storage) if buffer in rows else buffer.nbytes
+            blocks.append(Block(aligned(size), first, last))
+    apart = {
+        (group[storage.views[o.source].buffer], group[storage.views[o.output].buffer]): Apart(
+            -o.below, o.above
+        )
+        for o in (c.overlap for c in cascades)
+        if o is not None
+    }
+    needs = {
+        number: size
+        for number, unit in enumerate(units)
+        if (size := max(map(kernel_workspace, schedule.steps[unit.first : unit.last + 1])))
+    }
+    workspace = {number: len(blocks) + index for index, number in enumerate(needs)}
+    placement = place(blocks + [Block(size, n, n) for n, size in needs.items()], apart, solve)
     offsets = {buffer: placement.offsets[index] for buffer, index in group.items()}
-    workspaces = {step: placement.offsets[index] for step, index in workspace.items()}
-    return MemoryPlan(schedule, offsets, lives, workspaces, placement)
+    workspaces = {number: placement.offsets[index] for number, index in workspace.items()}
+    return MemoryPlan(schedule, units, offsets, rows, lives, workspaces, placement)
+
+
+def _units(steps: int, cascades: Sequence[Cascade]) -> tuple[Unit, ...]:
+    starts = {c.first: c for c in cascades}
+    units: list[Unit] = []
+    at = 0
+    while at < steps:
+        cascade = starts.get(at)
+        last = cascade.last if cascade else at
+        units.append(Unit(at, last, cascade))
+        at = last + 1
+    return tuple(units)
+
+
+def _row_bytes(buffer: Buffer, storage: Storage) -> int:
+    """Bytes of a row of the map that is all there is in a buffer."""
+    height = next(t.shape[1] for t, view in storage.views.items() if view.buffer is buffer)
+    return buffer.nbytes // height
 
 
 def kernel_workspace(op: Op) -> int:
@@ -104,7 +182,8 @@ def in_place_operands(op: Op) -> list[Tensor]:
     return []
 
 
-def _ordered(graph: Graph, copying: frozenset[Op]) -> Schedule:
+def _ordered(graph: Graph, copying: frozenset[Op], keep: bool = False) -> Schedule:
+    """The schedule with the best order, or with the graph's own; some ops copy instead of sharing memory."""
     storage = share_storage(graph, lambda op: op not in copying)
     steps = [op for op in graph.ops if op not in storage.free_ops]
     buffers = [b for b in storage.buffers if b.home is Home.SCRATCH]
@@ -113,13 +192,18 @@ def _ordered(graph: Graph, copying: frozenset[Op]) -> Schedule:
     jobs = []
     for op in steps:
         needs = {n for t in op.inputs if t is not None for n in made_by.get(t, ())}
-        touches = tuple(sorted(number[b] for b in _scratch_buffers(op, storage)))
+        touches = tuple(sorted(number[b] for b in scratch_buffers(op, storage)))
         jobs.append(
             Job(tuple(sorted(needs)), touches, aligned(kernel_workspace(op)), _reuse(op, storage, number))
         )
-    order = choose_order(jobs, [aligned(b.nbytes) for b in buffers])
+    sizes = [aligned(b.nbytes) for b in buffers]
+    if keep:
+        given = tuple(range(len(jobs)))
+        order = Order(given, peak_of(jobs, sizes, given), False)
+    else:
+        order = choose_order(jobs, sizes)
     overwrites = {buffers[new]: buffers[old] for new, old in reused(jobs, order.sequence).items()}
-    return Schedule(tuple(steps[i] for i in order.sequence), storage, order, overwrites)
+    return Schedule(tuple(steps[i] for i in order.sequence), storage, order, overwrites, copying)
 
 
 def _makers(graph: Graph, storage: Storage, steps: list[Op]) -> dict[Tensor, frozenset[int]]:
@@ -135,7 +219,8 @@ def _makers(graph: Graph, storage: Storage, steps: list[Op]) -> dict[Tensor, fro
     return result
 
 
-def _scratch_buffers(op: Op, storage: Storage) -> Iterable[Buffer]:
+def scratch_buffers(op: Op, storage: Storage) -> Iterable[Buffer]:
+    """The scratch buffers an operator reads or writes."""
     tensors = [t for t in (*op.inputs, *op.outputs) if t is not None and t in storage.views]
     return dict.fromkeys(
         v.buffer for v in map(storage.views.__getitem__, tensors) if v.buffer.home is Home.SCRATCH

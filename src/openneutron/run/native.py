@@ -141,20 +141,28 @@ class NativeModel:
         return self._run(inputs, None)
 
     def profile(self, inputs: Sequence[np.ndarray]) -> list[tuple[Kernel, float]]:
-        """Run once; the kernel and the seconds of every call."""
-        times: list[tuple[Kernel, float]] = []
-        begun = [0.0]
+        """Run once; the kernel and the seconds of every call.
 
-        def trace(_context: int, _call: int, kernel: int, begin: int) -> None:
+        The steps of a stage of a cascade add up; the cascade itself has what is not in its steps.
+        """
+        kernels: dict[int, Kernel] = {}
+        times: dict[int, float] = {}
+        running: list[list[float]] = []  # since when, and the seconds of what ran inside
+
+        def trace(_context: int, call: int, kernel: int, begin: int) -> None:
             now = time.perf_counter()
             if begin:
-                begun[0] = time.perf_counter()
-            else:
-                times.append((Kernel(kernel), now - begun[0]))
+                kernels[call] = Kernel(kernel)
+                running.append([time.perf_counter(), 0.0])
+                return
+            began, inside = running.pop()
+            times[call] = times.get(call, 0.0) + now - began - inside
+            if running:
+                running[-1][1] += now - began
 
         hooks = _Hooks(None, _COPY(), _WAIT(), _TRACE(trace))
         self._run(inputs, ctypes.pointer(hooks))
-        return times
+        return [(kernels[call], times[call]) for call in sorted(times)]
 
     def _run(self, inputs: Sequence[np.ndarray], hooks: ctypes._Pointer[_Hooks] | None) -> list[np.ndarray]:
         arrays = [self._checked(i, array) for i, array in enumerate(inputs)]

@@ -18,7 +18,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
-from openneutron.compiler.cost import cost_of
+from openneutron.compiler.cost import costs_of
 from openneutron.compiler.microcode import KernelCall, decode
 from openneutron.diagnostics import fail
 from openneutron.run.program_file import MethodInfo
@@ -87,7 +87,7 @@ def read_profile(etdump: Path, method: MethodInfo, target: Target, etrecord: Pat
         if e.is_delegated_op and e._instruction_id in calls
     }
     costs = {
-        (i, n): cost_of(call, target).cycles for i, found in calls.items() for n, call in enumerate(found)
+        (i, n): cost.cycles for i, found in calls.items() for n, cost in enumerate(costs_of(found, target))
     }
     if missing := costs.keys() - times.keys():
         problem = f"has no event for {len(missing)} of {len(costs)} kernel calls"

@@ -1,0 +1,86 @@
+"""Random networks that can run in stripes: windows of all kinds, element-wise operators, residuals."""
+
+from __future__ import annotations
+
+import numpy as np
+from graphs import RandomGraph
+
+from openneutron.litert.build import Builder
+from openneutron.litert.ir import Builtin, Graph, Quant, Tensor
+
+
+class StripedGraph(RandomGraph):
+    """A chain of blocks, some with a branch around them, on maps of a few dozen rows."""
+
+    def __init__(self, seed: int, blocks: int = 4):
+        self.rng = np.random.default_rng(seed)
+        self.b = Builder()
+        self.pool: list[Tensor] = []
+        shape = (1, self._int(6, 24), self._int(3, 9), self._int(1, 9))
+        x = self.b.input("x", shape, quant=self._quant())
+        self.outputs: list[Tensor] = []
+        for _ in range(blocks):
+            before = x
+            for _ in range(self._int(1, 3)):
+                x = self._layer(x)
+            x = self._joined(before, x)
+            if self._int(0, 9) == 0:
+                self.outputs.append(x)  # something in the middle is wanted too
+        if self._int(0, 2) == 0:
+            x = self._head(x)
+        self.outputs.append(x)
+
+    def graph(self) -> Graph:
+        return self.b.graph(list(dict.fromkeys(t for t in self.outputs if t not in self.b.inputs)))
+
+    def _layer(self, x: Tensor) -> Tensor:
+        ways = [self.do_conv, self.do_conv, self.do_depthwise, self.do_depthwise, self.do_pool, self.do_unary,
+                self.do_leaky, self._with_constant]  # fmt: skip
+        made = self._pick(ways)(x)
+        return x if made is None or made.shape[1] < 2 else made
+
+    def _with_constant(self, x: Tensor) -> Tensor:
+        shape = self._pick([x.shape[-1:], (1, 1, x.shape[2], x.shape[3]), x.shape])
+        other = self.b.const(self._int8(shape), self._quant())
+        kind = self._pick([Builtin.ADD, Builtin.MUL, Builtin.SUB])
+        return self.b.op(kind, [x, other], x.shape, self._quant(), options={"fusedActivationFunction": 0})
+
+    def _joined(self, before: Tensor, x: Tensor) -> Tensor:
+        """The sum with what came before the block, or with a convolution of it, where the shapes allow it."""
+        if before is x or before.shape[1:3] != x.shape[1:3] or self._int(0, 2) == 0:
+            return x
+        if before.shape != x.shape:
+            before = self._pointwise(before, x.shape[3])
+        kind = self._pick([Builtin.ADD, Builtin.ADD, Builtin.MUL, Builtin.MAXIMUM])
+        if kind is Builtin.MAXIMUM:
+            quant = x.quant
+            before = self.b.op(Builtin.QUANTIZE, [before], before.shape, quant)
+            return self.b.op(kind, [before, x], x.shape, quant)
+        return self.b.op(kind, [before, x], x.shape, self._quant(), options={"fusedActivationFunction": 0})
+
+    def _pointwise(self, x: Tensor, channels: int) -> Tensor:
+        w, b = self._weights((channels, 1, 1, x.shape[3]), x, axis=0)
+        options = {"padding": 0, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1,
+                   "fusedActivationFunction": 0}  # fmt: skip
+        shape = (*x.shape[:3], channels)
+        return self.b.op(Builtin.CONV_2D, [x, w, b], shape, self._quant(), options=options)
+
+    def _head(self, x: Tensor) -> Tensor:
+        axes = self.b.ints((1, 2))
+        shape = (1, x.shape[3])
+        return self.b.op(Builtin.MEAN, [x, axes], shape, self._quant(), options={"keepDims": False})
+
+
+def striped_graph(seed: int) -> Graph:
+    """The network of a seed; a few seeds yield one without any operator, which gets one."""
+    made = StripedGraph(seed)
+    if not made.b.ops or not made.graph().outputs:
+        x = made.b.inputs[0]
+        made.outputs.append(made.b.op(Builtin.LOGISTIC, [x], x.shape, Quant.per_tensor(1 / 256, -128)))
+    return made.graph()
+
+
+def values(graph: Graph, seed: int) -> list[np.ndarray]:
+    """Inputs for it."""
+    rng = np.random.default_rng(seed)
+    return [rng.integers(-128, 128, t.shape, np.int8) for t in graph.inputs]

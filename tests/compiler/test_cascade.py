@@ -1,0 +1,197 @@
+"""Cascades: the same bits as without, in less memory, within the budget of cycles, and limits that hold."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from graphs import random_graph, random_inputs
+from striped_graphs import striped_graph, values
+
+from openneutron.compiler import microcode as mc
+from openneutron.compiler.compile import compile_graph
+from openneutron.compiler.result import CompiledGraph
+from openneutron.diagnostics import OpenNeutronError
+from openneutron.litert.build import Builder
+from openneutron.litert.file import read, write
+from openneutron.litert.ir import Activation, Builtin, Graph, Padding, Quant
+from openneutron.litert.reference import run_reference
+from openneutron.options import CompileOptions
+from openneutron.run.native import NativeModel
+from openneutron.target import find_target
+from tests.native import libraries
+
+TARGET = find_target("imxrt700")
+LIBRARY = libraries()["portable"]
+ANY = 50.0  # a budget of cycles that never binds: as many stripes as save memory
+
+
+def compiled(graph: Graph, **options) -> CompiledGraph:
+    return compile_graph(graph, TARGET, CompileOptions(**options))
+
+
+def run(program: CompiledGraph, inputs: list[np.ndarray], library: Path = LIBRARY) -> list[np.ndarray]:
+    return NativeModel(program.microcode, program.weights, library=library).run(inputs)
+
+
+def cascades(program: CompiledGraph) -> list[mc.Cascade]:
+    return [call for call in program.program.calls if isinstance(call, mc.Cascade)]
+
+
+def check_equal(graph: Graph, inputs: list[np.ndarray], oracle: bool, **options) -> CompiledGraph:
+    """The graph in size mode gives what it gives whole, and what the oracle gives."""
+    whole, striped = compiled(graph), compiled(graph, optimise="size", **options)
+    wanted = run(whole, inputs)
+    for a, b in zip(wanted, run(striped, inputs), strict=True):
+        np.testing.assert_array_equal(a, b)
+    if oracle:
+        for a, b in zip(run_reference(graph, inputs), wanted, strict=True):
+            np.testing.assert_array_equal(a.reshape(b.shape), b)
+    assert striped.scratch_bytes <= whole.scratch_bytes
+    assert mc.decode(striped.microcode) == striped.program
+    return striped
+
+
+def check_seeds(seeds: range) -> None:
+    found = stages = rolling = 0
+    for seed in seeds:
+        graph = read(write(striped_graph(seed)))
+        oracle = seed % 10 == 0
+        striped = check_equal(graph, values(graph, seed), oracle, cycle_budget=ANY if seed % 2 else 1.0)
+        found += len(cascades(striped))
+        stages += sum(call.stages for call in cascades(striped))
+        rolling += sum(buffer.rows > 0 for buffer in striped.buffers)
+    assert found > len(seeds) / 3 and stages > 1.3 * found and rolling > len(seeds) / 4, (
+        found,
+        stages,
+        rolling,
+    )
+
+
+def test_random_networks_give_the_same_bits():
+    check_seeds(range(60))
+
+
+@pytest.mark.slow
+def test_five_hundred_random_networks_give_the_same_bits():
+    check_seeds(range(1000, 1500))
+
+
+def test_random_graphs_of_all_operators_give_the_same_bits():
+    for seed in range(40):
+        graph = read(write(random_graph(seed, 14)))
+        check_equal(graph, random_inputs(graph, seed), oracle=False, cycle_budget=ANY)
+
+
+def tower() -> Graph:
+    """Three convolutions on a picture, the middle map the largest; a sum around the last."""
+    b = Builder()
+    rng = np.random.default_rng(0)
+    x = b.input("x", (1, 32, 32, 3), quant=Quant.per_tensor(0.05, 3))
+    for channels, stride in ((8, 1), (24, 1), (8, 2), (8, 1)):
+        before = x
+        weights = b.const(
+            rng.integers(-127, 128, (channels, 3, 3, x.shape[3]), np.int8), Quant.per_tensor(0.01)
+        )
+        bias = b.const(np.zeros(channels, np.int32), Quant.per_tensor(0.0005))
+        options = {"padding": int(Padding.SAME), "strideH": stride, "strideW": stride, "dilationHFactor": 1,
+                   "dilationWFactor": 1, "fusedActivationFunction": int(Activation.RELU)}  # fmt: skip
+        shape = (1, x.shape[1] // stride, x.shape[2] // stride, channels)
+        x = b.op(Builtin.CONV_2D, [x, weights, bias], shape, Quant.per_tensor(0.05, -128), options=options)
+    options = {"fusedActivationFunction": 0}
+    x = b.op(Builtin.ADD, [before, x], x.shape, Quant.per_tensor(0.1, 0), options=options)
+    return b.graph([b.op(Builtin.LOGISTIC, [x], x.shape, Quant.per_tensor(1 / 256, -128))])
+
+
+def picture() -> list[np.ndarray]:
+    return [np.random.default_rng(1).integers(-128, 128, (1, 32, 32, 3), np.int8)]
+
+
+def test_every_build_of_the_runtime_gives_the_same_bits():
+    whole, striped = compiled(tower()), compiled(tower(), optimise="size", cycle_budget=ANY)
+    (wanted,) = run(whole, picture())
+    for library in libraries().values():
+        np.testing.assert_array_equal(run(striped, picture(), library)[0], wanted)
+
+
+def test_the_budget_of_cycles_holds():
+    whole = compiled(tower())
+    before = whole.scratch_bytes + 1
+    for budget in (0.0, 0.02, 0.05, 0.2, 1.0):
+        program = compiled(tower(), optimise="size", cycle_budget=budget)
+        assert program.cycles <= whole.cycles * (1 + budget)
+        assert program.cycles == sum(info.cost.cycles for info in program.calls)
+        assert program.scratch_bytes <= before
+        before = program.scratch_bytes
+    assert before < whole.scratch_bytes / 4
+
+
+def test_the_same_graph_gives_the_same_bytes():
+    first, second = (compiled(tower(), optimise="size") for _ in range(2))
+    assert first.microcode == second.microcode and first.weights == second.weights
+
+
+def test_what_is_said_about_a_cascade():
+    program = compiled(tower(), optimise="size", cycle_budget=0.5)
+    (cascade,) = cascades(program)
+    index = program.program.calls.index(cascade)
+    info, stages = program.calls[index], program.calls[index + 1 : index + 1 + cascade.stages]
+    assert info.operator == "CASCADE" and cascade.stages > 1
+    assert set(info.origin) == {name for stage in stages for name in stage.origin}
+    assert info.writes == stages[-1].writes and info.reads == stages[0].reads
+    rings = {buffer.name: buffer for buffer in program.buffers if buffer.rows}
+    assert rings, "maps inside a cascade roll"
+    for buffer in rings.values():
+        assert (buffer.first_call, buffer.last_call) == (index, index + cascade.stages)
+    assert mc.Kernel.CASCADE in program.kernels and mc.Kernel.CONV_2D in program.kernels
+    text = mc.disassemble(program.program)
+    assert any("cascade" in line and f"stages={cascade.stages}" in line for line in text)
+    called = NativeModel(program.microcode, program.weights, library=LIBRARY).profile(picture())
+    assert [kernel for kernel, _ in called] == [call.kernel for call in program.program.calls]
+    assert all(seconds > 0 for _, seconds in called)
+
+
+def test_performance_mode_takes_stripes_only_to_fit():
+    whole = compiled(tower())
+    assert not cascades(whole)
+    limit = whole.scratch_bytes // 2 + len(whole.weights)
+    program = compiled(tower(), sram_bytes=limit)
+    assert cascades(program) and program.sram_bytes <= limit
+    np.testing.assert_array_equal(run(program, picture())[0], run(whole, picture())[0])
+    tighter = compiled(tower(), sram_bytes=whole.scratch_bytes // 4 + len(whole.weights))
+    assert tighter.scratch_bytes < program.scratch_bytes and tighter.cycles >= program.cycles
+
+
+def test_what_does_not_fit_even_in_stripes_says_the_least():
+    whole = compiled(tower())
+    with pytest.raises(OpenNeutronError) as caught:
+        compiled(tower(), sram_bytes=len(whole.weights) + 64)
+    problem = caught.value.diagnostic.problem
+    assert caught.value.diagnostic.code == "ON403"
+    assert "at least" in problem
+    least = int(re.findall(r"[\d,]+", problem)[0].replace(",", ""))
+    assert 64 < least < whole.scratch_bytes / 4
+    assert compiled(tower(), sram_bytes=len(whole.weights) + least).scratch_bytes == least
+
+
+@pytest.mark.parametrize("optimise", ["performance", "size"])
+def test_weights_are_streamed_to_cascades(optimise):
+    whole = compiled(tower())
+    program = compiled(
+        tower(), optimise=optimise, sram_bytes=whole.scratch_bytes // 2, fetch_constants_to_sram=True
+    )
+    assert cascades(program) and program.sram_bytes <= whole.scratch_bytes // 2
+    np.testing.assert_array_equal(run(program, picture())[0], run(whole, picture())[0])
+
+
+def test_a_map_wanted_outside_is_whole():
+    """A program output in the middle of a cascade, and a map that a later operator reads as a whole."""
+    graph = tower()
+    middle = graph.ops[1].output
+    both = Graph(graph.inputs, [middle, *graph.outputs], graph.ops)
+    whole, striped = compiled(both), compiled(both, optimise="size", cycle_budget=ANY)
+    for a, b in zip(run(whole, picture()), run(striped, picture()), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert cascades(striped)
