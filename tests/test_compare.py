@@ -125,6 +125,26 @@ def test_a_layer_that_only_float_mends_and_what_inherits_its_error():
     assert all(math.isfinite(row["max_abs"]) and -1 <= row["cosine"] <= 1.0001 for row in errors)
 
 
+class Chain(nn.Module):
+    """More layers than a microcode has outputs, and names that earlier graphs use for other nodes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = nn.functional.layer_norm(x, (8,))
+        for step in range(60):
+            y = torch.sigmoid(y) + y * (0.01 * step)
+        return y.mean((2, 3))
+
+
+@pytest.mark.slow
+def test_many_layers_are_told_apart():
+    rows, _ = rows_of(Chain(), samples(1, seed=9), samples(2))
+    assert len(rows) > 150 and all(row.simulator_lsb is not None for row in rows)
+    # Values of another layer would be far off, or of another shape.
+    assert max(row.simulator_lsb for row in rows) <= 8
+    edges = [row.edge for row in rows]
+    assert None not in edges and len(set(edges)) == len(edges)
+
+
 def test_a_layer_that_is_not_there():
     with pytest.raises(OpenNeutronError, match=r"ON104.*no layer 'rleu'.*\n.*Did you mean 'relu'"):
         quantize_model(TwoConvs().eval(), samples(1), keep_float=["rleu"])

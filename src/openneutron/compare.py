@@ -44,6 +44,7 @@ from openneutron.target import NeutronTargetSpec
 from openneutron.weight_trial import WeightTrial
 
 Values = dict[str, np.ndarray]  # by the node's name in the quantized graph
+_MOST_LAYERS = 100  # made outputs at once: a microcode has at most 256
 _QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
 _DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
 
@@ -62,7 +63,7 @@ def compare_layers(
     options = options or CompileOptions()
     float_module, quantized = quantize_both(module, samples[0], calibration, options, per_channel, keep_float)
     program = compile_model(quantized, samples[0], options=options)
-    simulator = _Simulator(program)
+    simulator = _Simulator(program, quantized)
     trial = None if per_channel else WeightTrial(float_module)
 
     found: dict[str, Evidence] = {}
@@ -80,7 +81,7 @@ def compare_layers(
                 if trial is not None:
                     layer.add_trial(exact[name], trial.run(name, exact, inputs))
         progress(done / len(samples))
-    edges, sources = edge_names(program), _sources(quantized, found)
+    edges, sources = edge_names(program, quantized), _sources(quantized, found)
     for evidence in found.values():
         evidence.edge = edges.get(evidence.layer)
         evidence.moves = _only_moves(evidence.op) and len(sources[evidence.layer]) == 1
@@ -164,13 +165,13 @@ def _flat(value: Any) -> list[torch.Tensor]:
     return [item for item in items if isinstance(item, torch.Tensor) and item.is_floating_point()]
 
 
-def edge_names(program: CompiledProgram) -> dict[str, str]:
+def edge_names(program: CompiledProgram, quantized: GraphModule) -> dict[str, str]:
     """For each layer's name, the name of the Edge node that makes its result, on the NPU or the CPU."""
     found: dict[str, str] = {}
     modules = [lowered.original_module.graph_module for lowered in delegates(program.edge.graph_module)]
     for module in (*modules, program.edge.graph_module):
         compute = {n.name for n in cpu_nodes(module)}
-        for edge, names in source_names(module).items():
+        for edge, names in source_names(module, quantized).items():
             for name in names:
                 if edge in compute:
                     found[name] = edge  # of several nodes the last makes the result
@@ -269,7 +270,8 @@ class _OwnRecorder(Interpreter):
 class _Simulator:
     """Runs a compiled program with every delegate on the C runtime, keeping each layer."""
 
-    def __init__(self, program: CompiledProgram):
+    def __init__(self, program: CompiledProgram, quantized: GraphModule):
+        self._quantized = quantized
         self._module = program.edge.graph_module
         self._delegates = {id(p): _Delegate(p, program) for p in program.partitions}
         self._values: Values = {}
@@ -295,7 +297,7 @@ class _Simulator:
 
     def _call(self, lowered: LoweredBackendModule, arguments: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         delegate = self._delegates[id(lowered.meta["_delegate_info_meta"])]
-        names = source_names(lowered.original_module.graph_module)
+        names = source_names(lowered.original_module.graph_module, self._quantized)
         outputs, layers = delegate.run([a.contiguous().numpy() for a in arguments])
         for edge_name, value in layers.items():
             for name in names.get(edge_name, ()):
@@ -314,30 +316,38 @@ class _Delegate:
         for op in graph.ops:
             if op.origin and op.outputs[0].quant is not None:
                 ends[op.origin[-1]] = op.outputs[0]
-        self._layers = list(ends.items())
-        every = Graph(list(graph.inputs), [*graph.outputs, *ends.values()], list(graph.ops))
+        layers = list(ends.items())
         # Everything is alive to the end, so the limit of the target's SRAM does not apply.
         options = replace(program.options, sram_bytes=1 << 31, fetch_constants_to_sram=False)
-        compiled = compile_graph(every, program.target, options)
-        self._native = NativeModel(compiled.microcode, compiled.weights, "compare")
+        self._parts: list[tuple[list[tuple[str, Tensor]], NativeModel]] = []
+        for start in range(0, max(1, len(layers)), _MOST_LAYERS):
+            part = layers[start : start + _MOST_LAYERS]
+            every = Graph(list(graph.inputs), [*graph.outputs, *(t for _, t in part)], list(graph.ops))
+            compiled = compile_graph(every, program.target, options)
+            self._parts.append((part, NativeModel(compiled.microcode, compiled.weights, "compare")))
 
     def run(self, inputs: list[np.ndarray]) -> tuple[list[np.ndarray], Values]:
-        results = self._native.run(inputs)
-        layers = {}
-        for (name, tensor), array in zip(self._layers, results[self._outputs :], strict=True):
-            assert tensor.quant is not None
-            layers[name] = (array.astype(np.int64) - tensor.quant.zero_point[0]) * tensor.quant.scale[0]
-        return results[: self._outputs], layers
+        found: Values = {}
+        for part, native in self._parts:
+            results = native.run(inputs)
+            for (name, tensor), array in zip(part, results[self._outputs :], strict=True):
+                assert tensor.quant is not None
+                found[name] = (array.astype(np.int64) - tensor.quant.zero_point[0]) * tensor.quant.scale[0]
+        return results[: self._outputs], found
 
 
-def source_names(module: GraphModule) -> dict[str, list[str]]:
-    """For each node of an Edge graph, the names of the nodes it was in earlier graphs."""
+def source_names(module: GraphModule, origin: GraphModule) -> dict[str, list[str]]:
+    """For each node of an Edge graph, the names of the nodes of `origin` it came from.
+
+    Every graph in between has names of its own, and the same name may mean another node there.
+    """
     found: dict[str, list[str]] = {}
     for node in module.graph.nodes:
         pending = list(node.meta.get("from_node", ()))
         names = found.setdefault(node.name, [])
         while pending:
             source = pending.pop()
-            names.append(source.name)
+            if source.graph_id == id(origin.graph):
+                names.append(source.name)
             pending += source.from_node
     return found
