@@ -126,19 +126,20 @@ def test_a_layer_that_only_float_mends_and_what_inherits_its_error():
 
 
 class Chain(nn.Module):
-    """More layers than a microcode has outputs, and names that earlier graphs use for other nodes."""
+    """More layers than are compared at once, and names that earlier graphs use for other nodes."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = nn.functional.layer_norm(x, (8,))
-        for step in range(60):
+        for step in range(5):
             y = torch.sigmoid(y) + y * (0.01 * step)
         return y.mean((2, 3))
 
 
 @pytest.mark.slow
-def test_many_layers_are_told_apart():
+def test_many_layers_are_told_apart(monkeypatch):
+    monkeypatch.setattr("openneutron.compare._MOST_LAYERS", 4)
     rows, _ = rows_of(Chain(), samples(1, seed=9), samples(2))
-    assert len(rows) > 150 and all(row.simulator_lsb is not None for row in rows)
+    assert len(rows) > 15 and all(row.simulator_lsb is not None for row in rows)
     # Values of another layer would be far off, or of another shape.
     assert max(row.simulator_lsb for row in rows) <= 8
     edges = [row.edge for row in rows]

@@ -29,8 +29,12 @@ def test_diff_of_two_compiles(cli):
     assert cli("diff", "b.json", "a.json", "--fail-on-regression", 5).code == 0
     assert cli("diff", "a.json", "a.json", "--fail-on-regression").code == 0
 
+    found = {row["key"]: row for row in cli("diff", "a.pte", "a.json", "--json").json["figures"]}
+    for key in ("program_bytes", "scratch_bytes", "weights_bytes", "partitions"):
+        assert found[key]["a"] == found[key]["b"] > 0, key
+
     Path("budget.toml").write_text(
-        '[[model]]\nmodel = "a.json"\nmax_partitions = 1\n'
+        '[[model]]\nmodel = "a.pte"\nmax_partitions = 1\nmax_cycles = 9_999_999\n'
         '[[model]]\nmodel = "b.json"\nname = "B"\nmax_partitions = 1\nmax_flash = "1M"\n'
         '[[model]]\nmodel = "a.json"\nname = "no accuracy"\nmin_accuracy = 0.5\n'
     )

@@ -3,7 +3,7 @@
 BUDGET.toml has a [[model]] table for every model:
 
   [[model]]
-  model = "cifarnet"        # a zoo name, FILE.py:CALLABLE, a .pt2, .tflite, or a report (.json)
+  model = "cifarnet"        # a zoo name, FILE.py:CALLABLE, a .pt2, .tflite, .pte, or a report (.json)
   max_cycles = 400_000
   max_sram = "160K"
   min_accuracy = 0.95
@@ -90,7 +90,7 @@ def _outcome(budget: Budget, args: argparse.Namespace, steps: Steps) -> Outcome:
 def _measure(budget: Budget, args: argparse.Namespace, steps: Steps) -> Loaded:
     from openneutron.report.load import ACCURACIES, Loaded, load_report
 
-    if budget.model.endswith(".json"):
+    if budget.model.endswith((".json", ".pte")):
         report = load_report(budget.model)
         if budget.needs_accuracy and not report.accuracy:
             fail(

@@ -1,7 +1,7 @@
 """Compare two compiles: figures side by side, nodes that moved, cycles of each layer.
 
-A and B are JSON files: reports, or what `openneutron compile --json` or `eval --json` printed. Only reports
-have the nodes and their cycles.
+A and B are programs (.pte) or JSON files: reports, or what `openneutron compile --json` or `eval --json`
+printed. Nodes with their cycles are in reports only.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ MOST_LAYERS = 15
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("a", metavar="A.json", help="the compile before")
-    parser.add_argument("b", metavar="B.json", help="the compile after")
+    parser.add_argument("a", metavar="A", help="the compile before")
+    parser.add_argument("b", metavar="B", help="the compile after")
     parser.add_argument("--json", action="store_true", help="print the differences as JSON")
     parser.add_argument(
         "--fail-on-regression",

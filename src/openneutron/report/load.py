@@ -1,4 +1,4 @@
-"""Reading back what was written as JSON: a report, or what `compile --json` or `eval --json` printed."""
+"""Figures of a compile: from a report, from what `compile --json` or `eval --json` printed, from a .pte."""
 
 from __future__ import annotations
 
@@ -27,8 +27,12 @@ class Loaded:
 
 
 def load_report(path: Path | str) -> Loaded:
-    """Read a JSON file; whatever is wrong with it is a diagnostic."""
+    """Read a JSON file, or the report of a .pte; whatever is wrong with it is a diagnostic."""
     where = str(path)
+    if Path(path).suffix == ".pte":
+        from openneutron.report.sidecar import report_of_program  # needs ExecuTorch, JSON does not
+
+        return report_of(report_of_program(Path(path)), where)
     try:
         text = Path(path).read_text()
     except FileNotFoundError:
