@@ -49,6 +49,7 @@ def with_rows(data: Data) -> Data:
     data["errors"] = [
         {
             "node": n["id"],
+            "own_sqnr_db": None if i == 1 else 30.0 + i,
             "name": n["name"],
             "op": n["op"],
             "sqnr_db": 20.0 + 3 * i,

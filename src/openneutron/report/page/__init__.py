@@ -13,8 +13,8 @@ from typing import Any
 
 # In this order they are one script; `main` draws, so that it comes last.
 SCRIPTS = (
-    "core", "select", "layout", "graph", "strip", "timeline", "memory", "roofline", "table", "summary",
-    "main",
+    "core", "select", "layout", "graph", "strip", "table", "timeline", "memory", "roofline", "errors",
+    "what_if", "operators", "summary", "main",
 )  # fmt: skip
 
 

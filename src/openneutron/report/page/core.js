@@ -3,7 +3,12 @@
 
 const DATA = JSON.parse(document.getElementById('data').textContent);
 const SUMMARY = DATA.summary || {};
-const NODES = (DATA.nodes || []).map((node) => ({ ...node, id: String(node.id), inputs: (node.inputs || []).map(String), calls: node.calls || [] }));
+const NODES = (DATA.nodes || []).map((node) => ({
+  ...node,
+  id: String(node.id),
+  inputs: (node.inputs || []).map(String),
+  calls: node.calls || [],
+}));
 const CALLS = (DATA.timeline || []).map((call) => ({ ...call, nodes: (call.nodes || []).map(String) }));
 const MEMORY = DATA.memory || [];
 const ROOF = DATA.roofline || {};
@@ -13,21 +18,34 @@ const CALL = new Map(CALLS.map((call) => [call.index, call]));
 const BY_NAME = new Map([...NODES].reverse().map((node) => [node.name, node])); // the first of a name wins
 const findNode = (name) => BY_NAME.get(String(name)) || NODE.get(String(name)) || null;
 const USERS = new Map(NODES.map((node) => [node.id, []]));
-for (const node of NODES) for (const input of node.inputs) if (USERS.has(input)) USERS.get(input).push(node.id);
+for (const node of NODES)
+  for (const input of node.inputs) if (USERS.has(input)) USERS.get(input).push(node.id);
 
 // Other lists name nodes by number or by name; here they all have the node's id, or null.
-const withNode = (row) => ({ ...row, node: (typeof row.node === 'number' ? NODE.get(String(row.node)) : findNode(row.node))?.id ?? null });
+const withNode = (row) => ({
+  ...row,
+  node: (typeof row.node === 'number' ? NODE.get(String(row.node)) : findNode(row.node))?.id ?? null,
+});
 const ERRORS = (DATA.errors || []).map(withNode);
 const WHAT_IF = (DATA.what_if || []).map(withNode);
 
 // The buffers of all partitions in one list; `first` and `last` become positions among the partition's calls.
 const NPU_KINDS = new Set(['kernel', 'copy', 'wait']);
-const NPU_CALLS = new Map(MEMORY.map((area) => [area.partition, CALLS.filter(
-  (call) => call.partition === area.partition && NPU_KINDS.has(call.kind))]));
+const NPU_CALLS = new Map(
+  MEMORY.map((area) => [
+    area.partition,
+    CALLS.filter((call) => call.partition === area.partition && NPU_KINDS.has(call.kind)),
+  ]),
+);
 const BUFFERS = MEMORY.flatMap((area) => {
   const position = new Map(NPU_CALLS.get(area.partition).map((call, i) => [call.index, i]));
-  return (area.buffers || []).map((buffer, i) => ({ ...buffer, partition: area.partition, key: `${area.partition}:${i}`,
-    first: position.get(buffer.first) ?? 0, last: position.get(buffer.last) ?? 0 }));
+  return (area.buffers || []).map((buffer, i) => ({
+    ...buffer,
+    partition: area.partition,
+    key: `${area.partition}:${i}`,
+    first: position.get(buffer.first) ?? 0,
+    last: position.get(buffer.last) ?? 0,
+  }));
 });
 const BUFFERS_OF_CALL = new Map(CALLS.map((call) => [call.index, []]));
 const CALLS_OF_BUFFER = new Map(BUFFERS.map((buffer) => [buffer.key, []]));
@@ -55,12 +73,13 @@ const CALLS_OF_BUFFER = new Map(BUFFERS.map((buffer) => [buffer.key, []]));
 // -- numbers ------------------------------------------------------------------------------------------------
 
 const INTEGER = new Intl.NumberFormat('en-US', { maximumFractionDigits: 0 });
-const decimals = (value, digits) => value.toLocaleString(
-  'en-US', { minimumFractionDigits: digits, maximumFractionDigits: digits });
+const decimals = (value, digits) =>
+  value.toLocaleString('en-US', { minimumFractionDigits: digits, maximumFractionDigits: digits });
 const integer = (value) => INTEGER.format(value);
 const bytes = (value) => (value < 1024 ? `${integer(value)} B` : `${decimals(value / 1024, 1)} KiB`);
 const exactBytes = (value) => (value < 1024 ? bytes(value) : `${bytes(value)} (${integer(value)} B)`);
-const milliseconds = (value) => `${decimals(value, value >= 100 ? 0 : value >= 10 ? 1 : value >= 1 ? 2 : 3)} ms`;
+const milliseconds = (value) =>
+  `${decimals(value, value >= 100 ? 0 : value >= 10 ? 1 : value >= 1 ? 2 : 3)} ms`;
 const toMs = (cycles) => (cycles / ROOF.frequency_hz) * 1000;
 const time = (cycles) => (ROOF.frequency_hz ? milliseconds(toMs(cycles)) : `${integer(cycles)} cycles`);
 const percent = (part) => {
@@ -68,8 +87,10 @@ const percent = (part) => {
   return `${decimals(100 * part, part >= 0.9995 || part === 0 ? 0 : 1)}%`;
 };
 const count = (number, what, many = `${what}s`) => `${integer(number)} ${number === 1 ? what : many}`;
-const shape = (node) => (node.shape && node.shape.length ? `${node.shape.join(' × ')} ${node.dtype || ''}`.trim() : '');
-const TOTAL = SUMMARY.cycles_estimated || CALLS.reduce((most, call) => Math.max(most, call.start + call.cycles), 0);
+const shape = (node) =>
+  node.shape && node.shape.length ? `${node.shape.join(' × ')} ${node.dtype || ''}`.trim() : '';
+const TOTAL =
+  SUMMARY.cycles_estimated || CALLS.reduce((most, call) => Math.max(most, call.start + call.cycles), 0);
 
 // "aten.convolution.default" is "convolution" to a reader; quantize steps lose their granularity too.
 function shortOp(op) {
@@ -81,7 +102,11 @@ function shortOp(op) {
 }
 
 const BOUNDS = {
-  mac: 'multiply-accumulate units', sram: 'SRAM rate', flash: 'flash rate', overhead: 'call overhead', cpu: 'CPU',
+  mac: 'multiply-accumulate units',
+  sram: 'SRAM rate',
+  flash: 'flash rate',
+  overhead: 'call overhead',
+  cpu: 'CPU',
 };
 const BOUND_SHORT = { mac: 'MAC', sram: 'SRAM', flash: 'flash', overhead: 'overhead', cpu: 'CPU' };
 const boundName = (bound) => BOUNDS[bound] || bound || '';
@@ -101,7 +126,9 @@ function callTitle(call) {
   if (call.kind === 'copy') return `copy from flash${names.length ? ` for ${names[0]}` : ''}`;
   if (call.kind === 'wait') return `wait for a copy${names.length ? `, then ${names[0]}` : ''}`;
   if (names.length && call.kind !== 'transpose') return names.join(' + ');
-  return call.kind === 'kernel' ? (call.kernel || call.name || 'kernel').toLowerCase().replaceAll('_', ' ') : call.kind;
+  return call.kind === 'kernel'
+    ? (call.kernel || call.name || 'kernel').toLowerCase().replaceAll('_', ' ')
+    : call.kind;
 }
 
 // -- elements -----------------------------------------------------------------------------------------------
@@ -116,7 +143,9 @@ function fill(element, properties, children) {
     else if (name.startsWith('on')) element.addEventListener(name.slice(2), value);
     else element.setAttribute(name, value === true ? '' : value);
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(
+    ...children.flat().filter((child) => child !== null && child !== undefined && child !== false),
+  );
   return element;
 }
 const el = (tag, properties, ...children) => fill(document.createElement(tag), properties, children);
@@ -131,13 +160,19 @@ function sized(element, property, value) {
 
 // What a tensor is called in a small space: without the parts that all names share.
 function shortName(name) {
-  return name.replace(/^(aten|quantized_decomposed)_/, '').replace(/_(default|per_tensor|per_channel)(?=_|$)/g, '');
+  return name
+    .replace(/^(aten|quantized_decomposed)_/, '')
+    .replace(/_(default|per_tensor|per_channel)(?=_|$)/g, '');
 }
 
 // A chart's frame, with what explains it on the left and its buttons on the right above it.
 function figure(frame, explanation, buttons) {
-  return el('div', {}, el('div', { class: 'above' }, explanation, el('div', { class: 'tools' }, buttons)),
-    el('div', { class: 'figure' }, frame));
+  return el(
+    'div',
+    {},
+    el('div', { class: 'above' }, explanation, el('div', { class: 'tools' }, buttons)),
+    el('div', { class: 'figure' }, frame),
+  );
 }
 
 // What is folded away is made when it is first unfolded.
@@ -148,7 +183,14 @@ function folded(title, make, name) {
 }
 
 function toolButton(text, label, action) {
-  return el('button', { type: 'button', class: 'tool', title: label, 'aria-label': label, text, onclick: action });
+  return el('button', {
+    type: 'button',
+    class: 'tool',
+    title: label,
+    'aria-label': label,
+    text,
+    onclick: action,
+  });
 }
 
 function shorten(text, most) {
@@ -156,8 +198,13 @@ function shorten(text, most) {
 }
 
 function legend(entries) {
-  return el('ul', { class: 'legend' }, entries.map(([name, text]) => el(
-    'li', {}, el('span', { class: `swatch ${name}`, 'aria-hidden': 'true' }), text)));
+  return el(
+    'ul',
+    { class: 'legend' },
+    entries.map(([name, text]) =>
+      el('li', {}, el('span', { class: `swatch ${name}`, 'aria-hidden': 'true' }), text),
+    ),
+  );
 }
 
 // "Nice" positions between two numbers: 1, 2 or 5 times a power of ten apart.

@@ -20,16 +20,24 @@ function drawGraph() {
     arrange();
   });
   const whole = figure(frame, graphLegend(), [...zoom.buttons, wide]);
-  home.append(whole, el('p', { class: 'help',
-    text: 'Drag to move, Ctrl + wheel or pinch to zoom; with the keyboard, arrows walk along the edges and Enter selects.' }));
+  home.append(
+    whole,
+    el('p', {
+      class: 'help',
+      text: 'Drag to move, Ctrl + wheel or pinch to zoom; with the keyboard, arrows walk along the edges and Enter selects.',
+    }),
+  );
 
   let elements = new Map();
   function arrange() {
     frame.style.removeProperty('height');
     const plan = layoutGraph(NODES, frame.clientWidth || 1000, frame.clientHeight || 600);
     const most = Math.max(1, ...NODES.map((node) => node.cycles || 0));
-    wires.replaceChildren(...plan.edges.map((line) => svg('path', { d: line.path, 'data-from': line.ids[0],
-      'data-to': line.ids[1] })));
+    wires.replaceChildren(
+      ...plan.edges.map((line) =>
+        svg('path', { d: line.path, 'data-from': line.ids[0], 'data-to': line.ids[1] }),
+      ),
+    );
     elements = new Map(plan.boxes.map((box, i) => [box.node.id, graphBox(box, most, i === 0)]));
     boxes.replaceChildren(...elements.values());
     // A small graph does not need the whole window's height.
@@ -44,17 +52,25 @@ function drawGraph() {
       element.setAttribute('aria-pressed', String(selection.nodes.has(id)));
     }
     for (const line of wires.children) {
-      line.classList.toggle('selected', selection.nodes.has(line.dataset.from) || selection.nodes.has(line.dataset.to));
+      line.classList.toggle(
+        'selected',
+        selection.nodes.has(line.dataset.from) || selection.nodes.has(line.dataset.to),
+      );
     }
     const first = [...selection.nodes][0];
-    if (origin !== undefined && origin !== 'graph' && elements.has(first)) zoom.reveal(elements.get(first).box);
+    if (origin !== undefined && origin !== 'graph' && elements.has(first))
+      zoom.reveal(elements.get(first).box);
   }
   follow(mark);
 
   whole.addEventListener('keydown', (event) => {
     if (event.key === 'Escape' && whole.classList.contains('expanded')) wide.click();
   });
-  roving(boxes, () => [...boxes.children], (key, at, all) => walk(key, all[at].node, all));
+  roving(
+    boxes,
+    () => [...boxes.children],
+    (key, at, all) => walk(key, all[at].node, all),
+  );
   arrange();
   let width = frame.clientWidth;
   new ResizeObserver(() => {
@@ -71,9 +87,14 @@ function graphLabel() {
 
 function graphLegend() {
   const partitions = [...new Set(NODES.filter((node) => node.where === 'npu').map((node) => node.partition))];
-  const entries = partitions.slice(0, PALETTE).map((number) => [
-    `place-${number % PALETTE}`, partitions.length > 1 ? `partition ${number}` : 'on the NPU']);
-  if (partitions.length > PALETTE) entries.push(['place-io', `${partitions.length - PALETTE} more, colours repeat`]);
+  const entries = partitions
+    .slice(0, PALETTE)
+    .map((number) => [
+      `place-${number % PALETTE}`,
+      partitions.length > 1 ? `partition ${number}` : 'on the NPU',
+    ]);
+  if (partitions.length > PALETTE)
+    entries.push(['place-io', `${partitions.length - PALETTE} more, colours repeat`]);
   if (NODES.some((node) => node.where === 'cpu')) entries.push(['place-cpu', 'on the CPU']);
   return legend(entries);
 }
@@ -82,17 +103,40 @@ function graphBox({ node, x, y }, most, first) {
   const detail = node.cycles ? time(node.cycles) : shape(node);
   const name = shortOp(node.op) === 'input' || shortOp(node.op) === 'output' ? node.name : shortOp(node.op);
   const label = `${name}, ${node.name}, ${placeName(node)}${node.reason ? `, ${node.reason.code}: ${node.reason.reason}` : ''}`;
-  const element = svg('g', { class: `box ${placeClass(node)}`, transform: `translate(${x} ${y})`, role: 'button',
-    tabindex: first ? '0' : '-1', 'aria-label': label, 'data-node': node.id },
-  svg('rect', { class: 'body', width: BOX.width, height: BOX.height, rx: 6 }),
-  node.cycles ? svg('rect', { class: 'cost', x: 8, y: BOX.height - 5, height: 2, rx: 1,
-    width: Math.max(1, (BOX.width - 16) * (node.cycles / most)) }) : null,
-  svg('text', { class: 'op', x: 10, y: 16, text: shorten(name, node.reason ? 12 : 17) }),
-  svg('text', { class: 'detail', x: 10, y: 29, text: shorten(detail, 23) }),
-  node.reason ? svg('text', { class: 'code', x: BOX.width - 9, y: 16, 'text-anchor': 'end', text: node.reason.code }) : null);
+  const element = svg(
+    'g',
+    {
+      class: `box ${placeClass(node)}`,
+      transform: `translate(${x} ${y})`,
+      role: 'button',
+      tabindex: first ? '0' : '-1',
+      'aria-label': label,
+      'data-node': node.id,
+    },
+    svg('rect', { class: 'body', width: BOX.width, height: BOX.height, rx: 6 }),
+    node.cycles
+      ? svg('rect', {
+          class: 'cost',
+          x: 8,
+          y: BOX.height - 5,
+          height: 2,
+          rx: 1,
+          width: Math.max(1, (BOX.width - 16) * (node.cycles / most)),
+        })
+      : null,
+    svg('text', { class: 'op', x: 10, y: 16, text: shorten(name, node.reason ? 12 : 17) }),
+    svg('text', { class: 'detail', x: 10, y: 29, text: shorten(detail, 23) }),
+    node.reason
+      ? svg('text', { class: 'code', x: BOX.width - 9, y: 16, 'text-anchor': 'end', text: node.reason.code })
+      : null,
+  );
   element.node = node;
   element.box = { x, y, width: BOX.width, height: BOX.height };
-  return alive(element, () => nodeTip(node), () => toggle('node', node.id, 'graph'));
+  return alive(
+    element,
+    () => nodeTip(node),
+    () => toggle('node', node.id, 'graph'),
+  );
 }
 
 function walk(key, node, all) {
@@ -141,9 +185,15 @@ function zoomable(frame, view, world) {
     if (inside && at.k > 0.4) return;
     const k = Math.max(at.k, 0.6);
     // In the middle, unless that would show emptiness beyond the graph's edge.
-    const along = (room, whole, middle) => (whole * k < room ? (room - whole * k) / 2
-      : Math.min(0, Math.max(room - whole * k, room / 2 - k * middle)));
-    at = { k, x: along(width, plan.width, box.x + box.width / 2), y: along(height, plan.height, box.y + box.height / 2) };
+    const along = (room, whole, middle) =>
+      whole * k < room
+        ? (room - whole * k) / 2
+        : Math.min(0, Math.max(room - whole * k, room / 2 - k * middle));
+    at = {
+      k,
+      x: along(width, plan.width, box.x + box.width / 2),
+      y: along(height, plan.height, box.y + box.height / 2),
+    };
     apply();
   }
   followPointer(frame, { move, scale });
@@ -152,12 +202,15 @@ function zoomable(frame, view, world) {
     if (box && event.target.matches(':focus-visible')) reveal(box);
   });
   return {
-    buttons: [toolButton('+', 'Zoom in', () => scale(1.35)), toolButton('−', 'Zoom out', () => scale(1 / 1.35)),
+    buttons: [
+      toolButton('+', 'Zoom in', () => scale(1.35)),
+      toolButton('−', 'Zoom out', () => scale(1 / 1.35)),
       toolButton('⊡', 'Show all', () => {
         const k = Math.min(1.15, fitScale());
         at = { k, x: (size().width - plan.width * k) / 2, y: (size().height - plan.height * k) / 2 };
         apply();
-      })],
+      }),
+    ],
     reveal,
     show(drawn) {
       plan = drawn;
@@ -183,8 +236,11 @@ function followPointer(frame, { move, scale }) {
     if (others.length) {
       const far = (a, b) => Math.hypot(a.x - b.x, a.y - b.y);
       const box = frame.getBoundingClientRect();
-      scale(far(now, others[0]) / Math.max(1, far(before, others[0])),
-        (now.x + others[0].x) / 2 - box.left, (now.y + others[0].y) / 2 - box.top);
+      scale(
+        far(now, others[0]) / Math.max(1, far(before, others[0])),
+        (now.x + others[0].x) / 2 - box.left,
+        (now.y + others[0].y) / 2 - box.top,
+      );
       dragged = true;
     } else {
       if (!dragged && Math.hypot(now.x - before.x, now.y - before.y) < 4) return;
@@ -198,14 +254,22 @@ function followPointer(frame, { move, scale }) {
   for (const kind of ['pointerup', 'pointercancel']) {
     frame.addEventListener(kind, (event) => fingers.delete(event.pointerId));
   }
-  frame.addEventListener('click', (event) => {
-    if (dragged) event.stopPropagation();
-    dragged = false;
-  }, true);
-  frame.addEventListener('wheel', (event) => {
-    if (!event.ctrlKey && !event.metaKey && !frame.closest('.expanded')) return;
-    event.preventDefault();
-    const box = frame.getBoundingClientRect();
-    scale(Math.exp(-event.deltaY * 0.0022), event.clientX - box.left, event.clientY - box.top);
-  }, { passive: false });
+  frame.addEventListener(
+    'click',
+    (event) => {
+      if (dragged) event.stopPropagation();
+      dragged = false;
+    },
+    true,
+  );
+  frame.addEventListener(
+    'wheel',
+    (event) => {
+      if (!event.ctrlKey && !event.metaKey && !frame.closest('.expanded')) return;
+      event.preventDefault();
+      const box = frame.getBoundingClientRect();
+      scale(Math.exp(-event.deltaY * 0.0022), event.clientX - box.left, event.clientY - box.top);
+    },
+    { passive: false },
+  );
 }

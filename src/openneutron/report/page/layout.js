@@ -13,11 +13,13 @@ function layoutGraph(nodes, viewWidth, viewHeight) {
 
 // Items are nodes or dummies: { id, node, layer, up: [items], down: [items], x, width }.
 function layersOf(nodes) {
-  const items = new Map(nodes.map((node) => [node.id, { id: node.id, node, layer: 0, up: [], down: [], x: 0 }]));
+  const items = new Map(
+    nodes.map((node) => [node.id, { id: node.id, node, layer: 0, up: [], down: [], x: 0 }]),
+  );
   const users = new Map(nodes.map((node) => [node.id, []]));
   const position = new Map(nodes.map((node, i) => [node.id, i]));
-  const inputs = (node) => [...new Set(node.inputs)].filter(
-    (id) => items.has(id) && position.get(id) < position.get(node.id));
+  const inputs = (node) =>
+    [...new Set(node.inputs)].filter((id) => items.has(id) && position.get(id) < position.get(node.id));
   for (const node of nodes) {
     for (const id of inputs(node)) {
       users.get(id).push(node.id);
@@ -38,11 +40,22 @@ function layersOf(nodes) {
     const item = items.get(node.id);
     put(item);
     // One chain of dummies per source: branches of the same value share their way.
-    const below = users.get(node.id).map((id) => items.get(id)).sort((a, b) => a.layer - b.layer);
+    const below = users
+      .get(node.id)
+      .map((id) => items.get(id))
+      .sort((a, b) => a.layer - b.layer);
     let last = item;
     for (const user of below) {
       while (last.layer < user.layer - 1) {
-        const dummy = { id: null, node: null, source: item, layer: last.layer + 1, up: [last], down: [], x: 0 };
+        const dummy = {
+          id: null,
+          node: null,
+          source: item,
+          layer: last.layer + 1,
+          up: [last],
+          down: [],
+          x: 0,
+        };
         last.down.push(dummy);
         put(dummy);
         last = dummy;
@@ -58,9 +71,16 @@ function layersOf(nodes) {
 }
 
 function orderLayers(layers) {
-  const rank = () => layers.forEach((layer) => layer.forEach((item, i) => { item.order = i; }));
-  const centre = (item, side) => (item[side].length
-    ? item[side].reduce((sum, other) => sum + other.order, 0) / item[side].length : item.order);
+  const rank = () =>
+    layers.forEach((layer) =>
+      layer.forEach((item, i) => {
+        item.order = i;
+      }),
+    );
+  const centre = (item, side) =>
+    item[side].length
+      ? item[side].reduce((sum, other) => sum + other.order, 0) / item[side].length
+      : item.order;
   const size = layers.reduce((sum, layer) => sum + layer.length, 0);
   rank();
   for (let sweep = 0; sweep < (size > 4000 ? 2 : 8); sweep += 1) {
@@ -68,7 +88,9 @@ function orderLayers(layers) {
     for (const layer of side === 'up' ? layers : [...layers].reverse()) {
       const keys = new Map(layer.map((item) => [item, centre(item, side)]));
       layer.sort((a, b) => keys.get(a) - keys.get(b) || a.order - b.order);
-      layer.forEach((item, i) => { item.order = i; });
+      layer.forEach((item, i) => {
+        item.order = i;
+      });
     }
   }
 }
@@ -87,16 +109,19 @@ function placeLayers(layers) {
   for (let sweep = 0; sweep < (size > 4000 ? 4 : 24); sweep += 1) {
     const down = sweep % 2 === 0;
     for (const layer of down ? layers : [...layers].reverse()) {
-      settle(layer, layer.map((item) => {
-        let sum = 0;
-        let weight = 0;
-        for (const other of [...item.up, ...item.down]) {
-          const near = pull(item, other) * ((other.layer < item.layer) === down ? 1 : 0.3);
-          sum += near * other.x;
-          weight += near;
-        }
-        return { wish: weight ? sum / weight : item.x, weight: item.node ? 1 : 0.02 };
-      }));
+      settle(
+        layer,
+        layer.map((item) => {
+          let sum = 0;
+          let weight = 0;
+          for (const other of [...item.up, ...item.down]) {
+            const near = pull(item, other) * (other.layer < item.layer === down ? 1 : 0.3);
+            sum += near * other.x;
+            weight += near;
+          }
+          return { wish: weight ? sum / weight : item.x, weight: item.node ? 1 : 0.02 };
+        }),
+      );
     }
   }
 }
@@ -108,11 +133,18 @@ function settle(layer, wishes) {
   layer.forEach((item, i) => {
     if (i) offset += (layer[i - 1].width + item.width) / 2 + BOX.side;
     item.offset = offset;
-    let block = { sum: wishes[i].weight * (wishes[i].wish - offset), weight: wishes[i].weight, items: [item] };
+    let block = {
+      sum: wishes[i].weight * (wishes[i].wish - offset),
+      weight: wishes[i].weight,
+      items: [item],
+    };
     while (blocks.length && blocks.at(-1).sum / blocks.at(-1).weight > block.sum / block.weight) {
       const before = blocks.pop();
-      block = { sum: before.sum + block.sum, weight: before.weight + block.weight,
-        items: before.items.concat(block.items) };
+      block = {
+        sum: before.sum + block.sum,
+        weight: before.weight + block.weight,
+        items: before.items.concat(block.items),
+      };
     }
     blocks.push(block);
   });
@@ -173,7 +205,8 @@ function measure(layers, cuts, gaps) {
   });
   return {
     columns,
-    width: columns.reduce((sum, column) => sum + column.width, (columns.length - 1) * BOX.gutter) + 2 * BOX.margin,
+    width:
+      columns.reduce((sum, column) => sum + column.width, (columns.length - 1) * BOX.gutter) + 2 * BOX.margin,
     height: Math.max(...columns.map((column) => column.height)) + 2 * BOX.margin,
   };
 }
@@ -223,9 +256,10 @@ function edge(from, to, columns, lanes) {
   const r = 7;
   const into = x2 >= gutter ? r : -r;
   return {
-    path: `M ${x1} ${y1} V ${low - r} Q ${x1} ${low} ${x1 + r} ${low} H ${gutter - r} `
-      + `Q ${gutter} ${low} ${gutter} ${low - r} V ${high + r} Q ${gutter} ${high} ${gutter + into} ${high} `
-      + `H ${x2 - into} Q ${x2} ${high} ${x2} ${high + r} V ${y2}${end}`,
+    path:
+      `M ${x1} ${y1} V ${low - r} Q ${x1} ${low} ${x1 + r} ${low} H ${gutter - r} ` +
+      `Q ${gutter} ${low} ${gutter} ${low - r} V ${high + r} Q ${gutter} ${high} ${gutter + into} ${high} ` +
+      `H ${x2 - into} Q ${x2} ${high} ${x2} ${high + r} V ${y2}${end}`,
     ids,
   };
 }

@@ -19,9 +19,14 @@ function select(kind, id, origin) {
   selection.id = known ? id : null;
   selection.nodes = new Set(!known ? [] : kind === 'node' ? [id] : CALL.get(id).nodes);
   selection.calls = new Set(!known ? [] : kind === 'call' ? [id] : NODE.get(id).calls);
-  selection.buffers = new Set([...selection.calls].flatMap((call) => (
-    CALL.has(call) ? writtenBy(CALL.get(call)).map((buffer) => buffer.key) : [])));
-  const address = known ? `#${kind}=${encodeURIComponent(kind === 'node' ? addressOf(id) : id)}` : location.pathname + location.search;
+  selection.buffers = new Set(
+    [...selection.calls].flatMap((call) =>
+      CALL.has(call) ? writtenBy(CALL.get(call)).map((buffer) => buffer.key) : [],
+    ),
+  );
+  const address = known
+    ? `#${kind}=${encodeURIComponent(kind === 'node' ? addressOf(id) : id)}`
+    : location.pathname + location.search;
   if (origin !== 'address') history.replaceState(null, '', address);
   for (const update of followers) update(origin);
 }
@@ -41,12 +46,16 @@ function toggle(kind, id, origin) {
 function writtenBy(call) {
   const written = new Set(call.writes || []);
   return (BUFFERS_OF_CALL.get(call.index) || []).filter(
-    (buffer) => written.has(buffer.name) || (buffer.tensors || []).some((tensor) => written.has(tensor)));
+    (buffer) => written.has(buffer.name) || (buffer.tensors || []).some((tensor) => written.has(tensor)),
+  );
 }
 
 function writerOf(buffer) {
   const calls = CALLS_OF_BUFFER.get(buffer.key) || [];
-  return calls.find((call) => writtenBy(call).includes(buffer)) || (NPU_CALLS.get(buffer.partition) || [])[buffer.first];
+  return (
+    calls.find((call) => writtenBy(call).includes(buffer)) ||
+    (NPU_CALLS.get(buffer.partition) || [])[buffer.first]
+  );
 }
 
 // Selecting what a call computes: its node if there is one, so that the graph and the table follow.
@@ -124,7 +133,11 @@ function listen() {
   document.addEventListener('focusin', (event) => {
     if (!tips.has(event.target) || !event.target.matches(':focus-visible')) return;
     const box = event.target.getBoundingClientRect();
-    showTip(tips.get(event.target)(), box.left + Math.min(box.width / 2, 160), Math.min(box.bottom, window.innerHeight - 40));
+    showTip(
+      tips.get(event.target)(),
+      box.left + Math.min(box.width / 2, 160),
+      Math.min(box.bottom, window.innerHeight - 40),
+    );
   });
   document.addEventListener('focusout', hideTip);
   document.addEventListener('click', (event) => {
@@ -138,8 +151,10 @@ function listen() {
   });
 }
 
-const fact = (name, value) => (value === '' || value === null || value === undefined ? null
-  : el('div', { class: 'fact' }, el('span', { class: 'name', text: name }), el('span', { text: value })));
+const fact = (name, value) =>
+  value === '' || value === null || value === undefined
+    ? null
+    : el('div', { class: 'fact' }, el('span', { class: 'name', text: name }), el('span', { text: value }));
 
 function nodeFacts(node) {
   const bound = node.calls.length && CALL.has(node.calls[0]) ? dominantBound(node) : '';
@@ -149,7 +164,8 @@ function nodeFacts(node) {
     fact('MACs', node.macs ? integer(node.macs) : ''),
     fact('time', node.cycles ? `${time(node.cycles)}, ${integer(node.cycles)} cycles` : ''),
     fact('limited by', bound && boundName(bound)),
-    node.reason && el('p', { class: 'why' }, el('code', { text: node.reason.code }), ` ${node.reason.reason}`),
+    node.reason &&
+      el('p', { class: 'why' }, el('code', { text: node.reason.code }), ` ${node.reason.reason}`),
     node.reason && node.reason.hint && el('p', { class: 'hint', text: node.reason.hint }),
   ].filter(Boolean);
 }
@@ -164,7 +180,11 @@ function dominantBound(node) {
 }
 
 function nodeTip(node) {
-  return [el('strong', { text: shortOp(node.op) }), el('code', { class: 'sub', text: node.name }), ...nodeFacts(node)];
+  return [
+    el('strong', { text: shortOp(node.op) }),
+    el('code', { class: 'sub', text: node.name }),
+    ...nodeFacts(node),
+  ];
 }
 
 function callFacts(call) {
@@ -181,7 +201,11 @@ function callFacts(call) {
 
 function callTip(call) {
   const names = call.nodes.length ? call.nodes.map((id) => NODE.get(id)?.name || id).join(', ') : call.name;
-  return [el('strong', { text: callTitle(call) }), el('code', { class: 'sub', text: names }), ...callFacts(call)];
+  return [
+    el('strong', { text: callTitle(call) }),
+    el('code', { class: 'sub', text: names }),
+    ...callFacts(call),
+  ];
 }
 
 // Arrow keys walk along `items()`; only one of them is in the tab order.

@@ -18,8 +18,14 @@ function strip({ label, explanation, height, whole, least, draw }) {
     drawn = frame.clientWidth;
     if (!drawn) return;
     const width = room();
-    const focused = document.activeElement?.closest?.('svg.canvas') === view ? document.activeElement.dataset.key : null;
-    const { still, moving } = draw({ width, from, to, scale: (value) => ((value - from) * width) / (to - from) });
+    const focused =
+      document.activeElement?.closest?.('svg.canvas') === view ? document.activeElement.dataset.key : null;
+    const { still, moving } = draw({
+      width,
+      from,
+      to,
+      scale: (value) => ((value - from) * width) / (to - from),
+    });
     view.setAttribute('width', frame.clientWidth);
     view.replaceChildren(...still, svg('svg', { x: INSET.left, width, height }, moving));
     const items = [...view.querySelectorAll('[data-key]')];
@@ -43,14 +49,27 @@ function strip({ label, explanation, height, whole, least, draw }) {
     show(fixed - (fixed - from) / factor, fixed + (to - fixed) / factor);
   }
   followPointer(frame, { move: (dx) => show(from - dx * perPixel(), to - dx * perPixel()), scale });
-  roving(view, () => [...view.querySelectorAll('[data-key]')], (key, at, all) => ({
-    ArrowRight: Math.min(all.length - 1, at + 1), ArrowLeft: Math.max(0, at - 1), Home: 0, End: all.length - 1,
-  }[key]));
-  new ResizeObserver(() => { if (frame.clientWidth !== drawn) later(); }).observe(frame);
+  roving(
+    view,
+    () => [...view.querySelectorAll('[data-key]')],
+    (key, at, all) =>
+      ({
+        ArrowRight: Math.min(all.length - 1, at + 1),
+        ArrowLeft: Math.max(0, at - 1),
+        Home: 0,
+        End: all.length - 1,
+      })[key],
+  );
+  new ResizeObserver(() => {
+    if (frame.clientWidth !== drawn) later();
+  }).observe(frame);
 
   return {
-    figure: figure(frame, explanation, [toolButton('+', 'Zoom in', () => scale(1.6)),
-      toolButton('−', 'Zoom out', () => scale(1 / 1.6)), toolButton('⊡', 'Show all', () => show(0, whole))]),
+    figure: figure(frame, explanation, [
+      toolButton('+', 'Zoom in', () => scale(1.6)),
+      toolButton('−', 'Zoom out', () => scale(1 / 1.6)),
+      toolButton('⊡', 'Show all', () => show(0, whole)),
+    ]),
     render,
     later,
     // Make [a, b] visible and at least a few pixels wide.
@@ -66,12 +85,26 @@ function strip({ label, explanation, height, whole, least, draw }) {
 
 // A mark in a chart: shown, hovered, focused and clicked alike in all of them.
 function mark(name, box, key, label, rows, act, caption) {
-  const element = svg('g', { class: `mark ${name}`, role: 'button', tabindex: '-1', 'data-key': key, 'aria-label': label },
-    svg('rect', { x: box.x, y: box.y, width: Math.max(0.8, box.width - (box.width > 3 ? 1 : 0)),
-      height: Math.max(1, box.height - (box.height > 6 ? 1 : 0)), rx: box.width > 8 && box.height > 8 ? 2 : 0 }));
+  const element = svg(
+    'g',
+    { class: `mark ${name}`, role: 'button', tabindex: '-1', 'data-key': key, 'aria-label': label },
+    svg('rect', {
+      x: box.x,
+      y: box.y,
+      width: Math.max(0.8, box.width - (box.width > 3 ? 1 : 0)),
+      height: Math.max(1, box.height - (box.height > 6 ? 1 : 0)),
+      rx: box.width > 8 && box.height > 8 ? 2 : 0,
+    }),
+  );
   const letters = Math.floor((box.width - 9) / 6.3);
   if (caption && letters >= Math.min(caption.length, 6) && box.height >= 14) {
-    element.append(svg('text', { x: Math.max(box.x, 0) + 5, y: box.y + Math.min(box.height / 2 + 4, 16), text: shorten(caption, letters) }));
+    element.append(
+      svg('text', {
+        x: Math.max(box.x, 0) + 5,
+        y: box.y + Math.min(box.height / 2 + 4, 16),
+        text: shorten(caption, letters),
+      }),
+    );
   }
   return alive(element, rows, act);
 }

@@ -7,13 +7,25 @@ function drawSummary() {
   const need = (SUMMARY.scratch_bytes || 0) + (SUMMARY.planned_bytes || 0) + weights;
   home.append(
     el('p', { class: 'verdict' }, ...verdict(need)),
-    el('p', { class: 'change' }, el('strong', { text: 'What to change' }), el('span', { text: sentence(SUMMARY.hint || 'Nothing to mend.') })),
+    el(
+      'p',
+      { class: 'change' },
+      el('strong', { text: 'What to change' }),
+      el('span', { text: sentence(SUMMARY.hint || 'Nothing to mend.') }),
+    ),
     el('dl', { class: 'tiles' }, ...tiles(rejected, weights, need)),
   );
   if (CALLS.length && TOTAL) home.append(el('div', { class: 'pair' }, whereTimeGoes(), whatCostsMost()));
   home.append(estimateNote());
   const missing = DATA.missing || [];
-  if (missing.length) home.append(el('ul', { class: 'missing' }, missing.map((text) => el('li', { class: 'note', text }))));
+  if (missing.length)
+    home.append(
+      el(
+        'ul',
+        { class: 'missing' },
+        missing.map((text) => el('li', { class: 'note', text })),
+      ),
+    );
 }
 
 // Begins with a capital, unless the first word is the name of a node.
@@ -25,41 +37,90 @@ function verdict(need) {
   const micro = SUMMARY.time_us_estimated ?? (ROOF.frequency_hz ? toMs(TOTAL) * 1000 : 0);
   const spare = (SUMMARY.sram_bytes || 0) - need;
   const room = SUMMARY.fits ? `with ${bytes(Math.max(0, spare))} to spare` : `by ${bytes(Math.abs(spare))}`;
-  const fit = el('span', { class: SUMMARY.fits ? 'good' : 'bad', text: SUMMARY.fits ? 'Fits the SRAM' : 'Does not fit the SRAM' });
+  const fit = el('span', {
+    class: SUMMARY.fits ? 'good' : 'bad',
+    text: SUMMARY.fits ? 'Fits the SRAM' : 'Does not fit the SRAM',
+  });
   if (!TOTAL) return [fit, ` ${room}.`];
-  return [fit, ` ${room}, and takes about `, el('strong', { text: milliseconds(micro / 1000) }), ' an inference',
-    el('span', { class: 'quiet', text: ' (estimated).' })];
+  return [
+    fit,
+    ` ${room}, and takes about `,
+    el('strong', { text: milliseconds(micro / 1000) }),
+    ' an inference',
+    el('span', { class: 'quiet', text: ' (estimated).' }),
+  ];
 }
 
 function tiles(rejected, weights, need) {
   const macs = (SUMMARY.macs_npu || 0) + (SUMMARY.macs_cpu || 0);
   const share = macs ? SUMMARY.macs_npu / macs : 0;
   const micro = SUMMARY.time_us_estimated ?? 0;
-  const tile = (name, value, ...more) => el('div', { class: 'tile' }, el('dt', { text: name }), el('dd', {}, el('span', { class: 'value', text: value }), ...more));
+  const tile = (name, value, ...more) =>
+    el(
+      'div',
+      { class: 'tile' },
+      el('dt', { text: name }),
+      el('dd', {}, el('span', { class: 'value', text: value }), ...more),
+    );
   const small = (text) => el('span', { class: 'sub', text });
   const clock = ROOF.frequency_hz ? ` at ${integer(ROOF.frequency_hz / 1e6)} MHz` : '';
   return [
-    tile('Time', TOTAL ? milliseconds(micro / 1000) : 'unknown',
-      small(TOTAL ? `${integer(TOTAL)} cycles${clock}, ${decimals(1e6 / Math.max(micro, 1e-9), 1e6 / micro >= 100 ? 0 : 1)} inferences a second` : 'this converter tells nothing')),
+    tile(
+      'Time',
+      TOTAL ? milliseconds(micro / 1000) : 'unknown',
+      small(
+        TOTAL
+          ? `${integer(TOTAL)} cycles${clock}, ${decimals(1e6 / Math.max(micro, 1e-9), 1e6 / micro >= 100 ? 0 : 1)} inferences a second`
+          : 'this converter tells nothing',
+      ),
+    ),
     tile('SRAM', bytes(need), small(`of ${bytes(SUMMARY.sram_bytes || 0)}`), ...sramBar(weights)),
-    tile('On the NPU', macs ? `${percent(share)}` : '–',
+    tile(
+      'On the NPU',
+      macs ? `${percent(share)}` : '–',
       small(macs ? `of ${integer(macs)} multiply-accumulates` : 'no multiply-accumulates'),
-      small(`${count(SUMMARY.npu_nodes || 0, 'operator')} in ${count(SUMMARY.partitions || 0, 'partition')}, ${integer(rejected.length)} left on the CPU`)),
-    tile('Flash', bytes(SUMMARY.program_bytes || 0), small(`${bytes(SUMMARY.weights_bytes || 0)} of it weights`)),
+      small(
+        `${count(SUMMARY.npu_nodes || 0, 'operator')} in ${count(SUMMARY.partitions || 0, 'partition')}, ${integer(rejected.length)} left on the CPU`,
+      ),
+    ),
+    tile(
+      'Flash',
+      bytes(SUMMARY.program_bytes || 0),
+      small(`${bytes(SUMMARY.weights_bytes || 0)} of it weights`),
+    ),
   ];
 }
 
 function sramBar(weights) {
-  const whole = Math.max(SUMMARY.sram_bytes || 1, (SUMMARY.scratch_bytes || 0) + (SUMMARY.planned_bytes || 0) + weights);
+  const whole = Math.max(
+    SUMMARY.sram_bytes || 1,
+    (SUMMARY.scratch_bytes || 0) + (SUMMARY.planned_bytes || 0) + weights,
+  );
   const parts = [
     ['part-0', SUMMARY.sram_prefetch_bytes ? 'prefetched weights' : 'weights', weights],
     ['part-1', 'scratch', SUMMARY.scratch_bytes || 0],
     ['part-2', 'program tensors', SUMMARY.planned_bytes || 0],
   ].filter(([, , size]) => size);
   const text = parts.map(([, name, size]) => `${name} ${bytes(size)}`).join(', ');
-  return [el('span', { class: 'stack', role: 'img', 'aria-label': text }, parts.map(([name, , size]) => sized(
-    el('span', { class: name }), 'width', `${(100 * size) / whole}%`))),
-  el('ul', { class: 'legend small' }, parts.map(([name, title, size]) => el('li', {}, el('span', { class: `swatch ${name}`, 'aria-hidden': 'true' }), `${title} ${bytes(size)}`)))];
+  return [
+    el(
+      'span',
+      { class: 'stack', role: 'img', 'aria-label': text },
+      parts.map(([name, , size]) => sized(el('span', { class: name }), 'width', `${(100 * size) / whole}%`)),
+    ),
+    el(
+      'ul',
+      { class: 'legend small' },
+      parts.map(([name, title, size]) =>
+        el(
+          'li',
+          {},
+          el('span', { class: `swatch ${name}`, 'aria-hidden': 'true' }),
+          `${title} ${bytes(size)}`,
+        ),
+      ),
+    ),
+  ];
 }
 
 // Copies from flash run beside the rest: what starting them takes is overhead, what they delay is in the waits.
@@ -69,27 +130,76 @@ function timeByBound() {
     const bound = call.kind === 'copy' ? 'overhead' : call.bound;
     sums.set(bound, (sums.get(bound) || 0) + advance(call));
   }
-  return Object.keys(BOUNDS).filter((bound) => sums.get(bound)).map((bound) => [bound, sums.get(bound)]);
+  return Object.keys(BOUNDS)
+    .filter((bound) => sums.get(bound))
+    .map((bound) => [bound, sums.get(bound)]);
 }
 
 function whereTimeGoes() {
   const parts = timeByBound();
   const whole = parts.reduce((sum, [, cycles]) => sum + cycles, 0);
   const label = parts.map(([bound, cycles]) => `${boundName(bound)} ${percent(cycles / whole)}`).join(', ');
-  return el('div', {}, el('h3', { text: 'What limits it' }),
-    el('div', { class: 'stack tall', role: 'img', 'aria-label': label }, parts.map(([bound, cycles]) => sized(
-      el('span', { class: boundClass(bound) }), 'width', `${(100 * cycles) / whole}%`))),
-    el('ul', { class: 'rows' }, parts.map(([bound, cycles]) => el('li', {}, el('span', { class: `swatch ${boundClass(bound)}`, 'aria-hidden': 'true' }),
-      el('span', { class: 'grow', text: boundName(bound)[0].toUpperCase() + boundName(bound).slice(1) }), el('span', { class: 'num', text: time(cycles) }), el('span', { class: 'num quiet', text: percent(cycles / whole) })))));
+  return el(
+    'div',
+    {},
+    el('h3', { text: 'What limits it' }),
+    el(
+      'div',
+      { class: 'stack tall', role: 'img', 'aria-label': label },
+      parts.map(([bound, cycles]) =>
+        sized(el('span', { class: boundClass(bound) }), 'width', `${(100 * cycles) / whole}%`),
+      ),
+    ),
+    el(
+      'ul',
+      { class: 'rows' },
+      parts.map(([bound, cycles]) =>
+        el(
+          'li',
+          {},
+          el('span', { class: `swatch ${boundClass(bound)}`, 'aria-hidden': 'true' }),
+          el('span', { class: 'grow', text: boundName(bound)[0].toUpperCase() + boundName(bound).slice(1) }),
+          el('span', { class: 'num', text: time(cycles) }),
+          el('span', { class: 'num quiet', text: percent(cycles / whole) }),
+        ),
+      ),
+    ),
+  );
 }
 
 function whatCostsMost() {
-  const top = NODES.filter((node) => node.cycles).sort((a, b) => b.cycles - a.cycles).slice(0, 5);
-  return el('div', {}, el('h3', { text: 'What costs most' }), el('ul', { class: 'rows' }, top.map((node) => el('li', {},
-    el('button', { type: 'button', class: 'row', onclick: () => select('node', node.id, 'summary') },
-      el('span', { class: `swatch ${placeClass(node)}`, 'aria-hidden': 'true' }),
-      el('span', { class: 'grow' }, el('span', { text: shortOp(node.op) }), ' ', el('code', { text: node.name })),
-      el('span', { class: 'num', text: time(node.cycles) }), el('span', { class: 'num quiet', text: percent(node.cycles / TOTAL) }))))));
+  const top = NODES.filter((node) => node.cycles)
+    .sort((a, b) => b.cycles - a.cycles)
+    .slice(0, 5);
+  return el(
+    'div',
+    {},
+    el('h3', { text: 'What costs most' }),
+    el(
+      'ul',
+      { class: 'rows' },
+      top.map((node) =>
+        el(
+          'li',
+          {},
+          el(
+            'button',
+            { type: 'button', class: 'row', onclick: () => select('node', node.id, 'summary') },
+            el('span', { class: `swatch ${placeClass(node)}`, 'aria-hidden': 'true' }),
+            el(
+              'span',
+              { class: 'grow' },
+              el('span', { text: shortOp(node.op) }),
+              ' ',
+              el('code', { text: node.name }),
+            ),
+            el('span', { class: 'num', text: time(node.cycles) }),
+            el('span', { class: 'num quiet', text: percent(node.cycles / TOTAL) }),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 function estimateNote() {
@@ -98,51 +208,45 @@ function estimateNote() {
   const signed = (value) => `${value > 0 ? '+' : value < 0 ? '−' : ''}${decimals(Math.abs(100 * value), 1)}%`;
   const columns = [
     { title: 'network', value: (row) => row.model },
-    { title: 'published cycles', number: true, value: (row) => row.published_cycles, cell: (row) => integer(row.published_cycles) },
-    { title: 'estimated', number: true, value: (row) => row.estimated_cycles, cell: (row) => integer(row.estimated_cycles) },
+    {
+      title: 'published cycles',
+      number: true,
+      value: (row) => row.published_cycles,
+      cell: (row) => integer(row.published_cycles),
+    },
+    {
+      title: 'estimated',
+      number: true,
+      value: (row) => row.estimated_cycles,
+      cell: (row) => integer(row.estimated_cycles),
+    },
     { title: 'error', number: true, value: (row) => row.error, cell: (row) => signed(row.error) },
     { title: 'used for', value: (row) => (row.fitted ? 'fitting' : 'validation only') },
   ];
-  const parameters = Object.entries(model.parameters || {}).map(([key, found]) => (
-    { name: key.replaceAll('_', ' '), ...(found && typeof found === 'object' ? found : { value: found }) }));
+  const parameters = Object.entries(model.parameters || {}).map(([key, found]) => ({
+    name: key.replaceAll('_', ' '),
+    ...(found && typeof found === 'object' ? found : { value: found }),
+  }));
   const known = [
     { title: 'parameter', value: (row) => row.name },
-    { title: 'value', number: true, value: (row) => row.value, cell: (row) => (typeof row.value === 'number' ? row.value.toLocaleString('en-US') : String(row.value)) },
+    {
+      title: 'value',
+      number: true,
+      value: (row) => row.value,
+      cell: (row) => (typeof row.value === 'number' ? row.value.toLocaleString('en-US') : String(row.value)),
+    },
     { title: 'unit', value: (row) => row.unit || '', minor: true },
     { title: 'where it comes from', value: (row) => row.source || '' },
   ];
-  return folded('How good are these estimates?', () => [
-    el('p', { text: model.label || 'Cycles are estimated by a model of the NPU, not measured.' }),
-    ...(rows.length ? [dataTable({ name: 'networks', columns, rows, key: (row) => row.model })] : []),
-    ...(parameters.length ? [dataTable({ name: 'parameters', columns: known, rows: parameters, key: (row) => row.name })] : []),
-  ], 'estimate');
-}
-
-// -- what if ------------------------------------------------------------------------------------------------
-
-function drawWhatIf() {
-  const home = section('what-if');
-  if (!WHAT_IF.length) {
-    home.append(el('p', { class: 'empty', text: 'There is nothing to try: no operator is left on the CPU and no other choice was compiled.' }));
-    return;
-  }
-  const rows = [...WHAT_IF].sort((a, b) => (b.saved_cycles || 0) - (a.saved_cycles || 0));
-  home.append(el('ul', { class: 'cards' }, rows.map(whatIfCard)));
-}
-
-function whatIfCard(row) {
-  const saved = row.saved_cycles || 0;
-  const part = row.cycles_now ? Math.abs(saved) / row.cycles_now : 0;
-  const effect = saved > 0 ? `saves ${time(saved)}` : saved < 0 ? `would cost ${time(-saved)} more` : 'changes no cycle';
-  const change = (name, now, then, write) => (typeof now === 'number' && typeof then === 'number' && now !== then
-    ? el('li', {}, `${name} `, el('span', { class: 'num', text: `${write(now)} → ${write(then)}` })) : null);
-  const title = NODE.has(row.node) ? el('button', { type: 'button', class: 'link', text: row.title, onclick: () => select('node', row.node, 'what-if') })
-    : el('span', { text: row.title });
-  return el('li', { class: 'card' },
-    el('div', { class: 'head' }, el('h3', {}, title),
-      el('span', { class: `effect ${saved > 0 ? 'good' : 'quiet'}`, text: saved && part < 10 ? `${effect}, ${percent(part)}` : effect })),
-    row.detail ? el('p', { text: row.detail }) : null,
-    el('ul', { class: 'changes' }, change('time', row.cycles_now, row.cycles_then, time),
-      change('partitions', row.partitions_now, row.partitions_then, integer),
-      change('border steps', row.border_steps_now, row.border_steps_then, integer)));
+  return folded(
+    'How good are these estimates?',
+    () => [
+      el('p', { text: model.label || 'Cycles are estimated by a model of the NPU, not measured.' }),
+      ...(rows.length ? [dataTable({ name: 'networks', columns, rows, key: (row) => row.model })] : []),
+      ...(parameters.length
+        ? [dataTable({ name: 'parameters', columns: known, rows: parameters, key: (row) => row.name })]
+        : []),
+    ],
+    'estimate',
+  );
 }

@@ -10,7 +10,12 @@ const LANE = { height: 44, gap: 8, top: 12, axis: 26 };
 function drawTimeline() {
   const home = section('timeline');
   if (!CALLS.length) {
-    home.append(el('p', { class: 'empty', text: `The ${SUMMARY.converter || 'chosen'} converter tells nothing about its calls, so there is no timeline.` }));
+    home.append(
+      el('p', {
+        class: 'empty',
+        text: `The ${SUMMARY.converter || 'chosen'} converter tells nothing about its calls, so there is no timeline.`,
+      }),
+    );
     return;
   }
   const lanes = LANES.filter((lane) => CALLS.some((call) => lane.kinds.has(call.kind)));
@@ -19,16 +24,41 @@ function drawTimeline() {
   const bounds = Object.keys(BOUNDS).filter((bound) => CALLS.some((call) => call.bound === bound));
   const label = `Timeline of ${count(CALLS.length, 'step')}, ${time(end)} in all`;
   const top = (i) => LANE.top + i * (LANE.height + LANE.gap);
-  const chart = strip({ label, height, whole: end, least: end / 4000, explanation: boundLegend(bounds), draw: ({ width, from, to, scale }) => ({
-    still: lanes.map((lane, i) => svg('text', { class: 'lane', x: 10, y: top(i) + LANE.height / 2 + 4, text: lane.name })),
-    moving: [...timeAxis(width, height, from, to, scale), ...lanes.flatMap((lane, i) => laneMarks(lane, top(i), from, to, scale, width))],
-  }) });
-  home.append(chart.figure, el('p', { class: 'note', 'data-total': end, text: `${count(CALLS.length, 'step')} in ${integer(end)} cycles, ${time(end)}${
-    end === SUMMARY.cycles_estimated ? ': the estimate of the summary, step by step.' : '.'}` }), callTable());
+  const chart = strip({
+    label,
+    height,
+    whole: end,
+    least: end / 4000,
+    explanation: boundLegend(bounds),
+    draw: ({ width, from, to, scale }) => ({
+      still: lanes.map((lane, i) =>
+        svg('text', { class: 'lane', x: 10, y: top(i) + LANE.height / 2 + 4, text: lane.name }),
+      ),
+      moving: [
+        ...timeAxis(width, height, from, to, scale),
+        ...lanes.flatMap((lane, i) => laneMarks(lane, top(i), from, to, scale, width)),
+      ],
+    }),
+  });
+  home.append(
+    chart.figure,
+    el('p', {
+      class: 'note',
+      'data-total': end,
+      text: `${count(CALLS.length, 'step')} in ${integer(end)} cycles, ${time(end)}${
+        end === SUMMARY.cycles_estimated ? ': the estimate of the summary, step by step.' : '.'
+      }`,
+    }),
+    callTable(),
+  );
   follow((origin) => {
     const calls = [...selection.calls].map((index) => CALL.get(index)).filter(Boolean);
     if (!calls.length || origin === 'timeline') chart.later();
-    else chart.reveal(Math.min(...calls.map((call) => call.start)), Math.max(...calls.map((call) => call.start + call.cycles)));
+    else
+      chart.reveal(
+        Math.min(...calls.map((call) => call.start)),
+        Math.max(...calls.map((call) => call.start + call.cycles)),
+      );
   });
   chart.render();
 }
@@ -45,9 +75,17 @@ function laneMarks(lane, y, from, to, scale, width) {
     drawn = Math.max(drawn, right);
     const faded = selection.calls.size && !chosen;
     const name = `${boundClass(call.bound)} kind-${call.kind}${chosen ? ' selected' : ''}${faded ? ' faded' : ''}`;
-    result.push(mark(name, { x: left, y, width: right - left, height: LANE.height }, `call-${call.index}`,
-      `${callTitle(call)}, ${time(call.cycles)}, limited by ${boundName(call.bound)}`,
-      () => callTip(call), () => selectCall(call, 'timeline'), callTitle(call)));
+    result.push(
+      mark(
+        name,
+        { x: left, y, width: right - left, height: LANE.height },
+        `call-${call.index}`,
+        `${callTitle(call)}, ${time(call.cycles)}, limited by ${boundName(call.bound)}`,
+        () => callTip(call),
+        () => selectCall(call, 'timeline'),
+        callTitle(call),
+      ),
+    );
   }
   return result;
 }
@@ -60,33 +98,89 @@ function timeAxis(width, height, from, to, scale) {
   return found.values.flatMap((value) => {
     const x = scale(value / back);
     const end = x > width - 30;
-    return [svg('line', { class: 'grid', x1: x, x2: x, y1: 4, y2: height - LANE.axis + 4 }),
-      svg('text', { class: 'tick', x, y: height - 8, 'text-anchor': x < 24 ? 'start' : end ? 'end' : 'middle',
-        text: ROOF.frequency_hz ? `${decimals(value, digits)} ms` : integer(value) })];
+    return [
+      svg('line', { class: 'grid', x1: x, x2: x, y1: 4, y2: height - LANE.axis + 4 }),
+      svg('text', {
+        class: 'tick',
+        x,
+        y: height - 8,
+        'text-anchor': x < 24 ? 'start' : end ? 'end' : 'middle',
+        text: ROOF.frequency_hz ? `${decimals(value, digits)} ms` : integer(value),
+      }),
+    ];
   });
 }
 
 function callTable() {
   const columns = [
     { title: '#', number: true, value: (call) => call.index },
-    { title: 'step', value: callTitle, cell: (call) => [el('span', { text: callTitle(call) }), el('code', { class: 'sub', text: call.nodes.map((id) => NODE.get(id)?.name || id).join(', ') || call.name })],
-      text: (call) => `${callTitle(call)} ${call.nodes.join(' ')} ${call.name}` },
+    {
+      title: 'step',
+      value: callTitle,
+      cell: (call) => [
+        el('span', { text: callTitle(call) }),
+        el('code', {
+          class: 'sub',
+          text: call.nodes.map((id) => NODE.get(id)?.name || id).join(', ') || call.name,
+        }),
+      ],
+      text: (call) => `${callTitle(call)} ${call.nodes.join(' ')} ${call.name}`,
+    },
     { title: 'kernel', value: (call) => (call.kernel || call.kind).toLowerCase(), minor: true },
-    { title: 'limited by', value: (call) => BOUND_SHORT[call.bound] || call.bound, cell: (call) => boundBadge(call.bound) },
-    { title: 'start', number: true, value: (call) => call.start, cell: (call) => time(call.start), minor: true },
+    {
+      title: 'limited by',
+      value: (call) => BOUND_SHORT[call.bound] || call.bound,
+      cell: (call) => boundBadge(call.bound),
+    },
+    {
+      title: 'start',
+      number: true,
+      value: (call) => call.start,
+      cell: (call) => time(call.start),
+      minor: true,
+    },
     { title: 'cycles', number: true, value: (call) => call.cycles, cell: (call) => integer(call.cycles) },
-    { title: 'MACs', number: true, value: (call) => call.macs, cell: (call) => (call.macs ? integer(call.macs) : ''), minor: true },
-    { title: 'moved', number: true, value: (call) => call.bytes, cell: (call) => (call.bytes ? bytes(call.bytes) : ''), minor: true },
+    {
+      title: 'MACs',
+      number: true,
+      value: (call) => call.macs,
+      cell: (call) => (call.macs ? integer(call.macs) : ''),
+      minor: true,
+    },
+    {
+      title: 'moved',
+      number: true,
+      value: (call) => call.bytes,
+      cell: (call) => (call.bytes ? bytes(call.bytes) : ''),
+      minor: true,
+    },
   ];
-  return folded(`All ${count(CALLS.length, 'step')} as a table`, () => [dataTable({ name: 'steps', columns, rows: CALLS,
-    key: (call) => `call-${call.index}`, act: (call) => selectCall(call, 'steps'),
-    isChosen: (call) => selection.calls.has(call.index) })]);
+  return folded(`All ${count(CALLS.length, 'step')} as a table`, () => [
+    dataTable({
+      name: 'steps',
+      columns,
+      rows: CALLS,
+      key: (call) => `call-${call.index}`,
+      act: (call) => selectCall(call, 'steps'),
+      isChosen: (call) => selection.calls.has(call.index),
+    }),
+  ]);
 }
 
 function boundLegend(bounds) {
-  return legend(bounds.map((bound) => [`bound-${bound}`, `limited by ${bound === 'overhead' ? '' : 'the '}${boundName(bound)}`]));
+  return legend(
+    bounds.map((bound) => [
+      `bound-${bound}`,
+      `limited by ${bound === 'overhead' ? '' : 'the '}${boundName(bound)}`,
+    ]),
+  );
 }
 
 function boundBadge(bound) {
-  return el('span', { class: 'badge' }, el('span', { class: `swatch ${boundClass(bound)}`, 'aria-hidden': 'true' }), BOUND_SHORT[bound] || bound);
+  return el(
+    'span',
+    { class: 'badge' },
+    el('span', { class: `swatch ${boundClass(bound)}`, 'aria-hidden': 'true' }),
+    BOUND_SHORT[bound] || bound,
+  );
 }

@@ -1,0 +1,153 @@
+// The error of every layer: bars in the order of the network, and a table with the worst first.
+
+function drawErrors() {
+  const home = section('errors');
+  if (!ERRORS.length) {
+    home.querySelector('.lede').hidden = true;
+    home.append(
+      el('p', {
+        class: 'empty',
+        text: 'No errors were measured for this report: they need the model and sample inputs, not only a compiled program.',
+      }),
+    );
+    return;
+  }
+  const order = new Map(NODES.map((node, i) => [node.id, i]));
+  const inOrder = [...ERRORS].sort((a, b) => (order.get(a.node) ?? 1e9) - (order.get(b.node) ?? 1e9));
+  const frame = el('div', { class: 'viewport bars' });
+  const chosen = (row) => selection.nodes.has(row.node);
+  const act = (origin) => (row) => {
+    if (NODE.has(row.node)) toggle('node', row.node, origin);
+  };
+  const columns = [
+    {
+      title: 'layer',
+      value: (row) => row.name,
+      text: (row) => `${row.name} ${row.op}`,
+      cell: (row) => [el('span', { text: shortOp(row.op) }), el('code', { class: 'sub', text: row.name })],
+    },
+    {
+      title: 'SQNR',
+      number: true,
+      value: (row) => row.sqnr_db ?? Infinity,
+      cell: (row) => decibels(row.sqnr_db),
+    },
+    ...(ERRORS.some((row) => 'own_sqnr_db' in row)
+      ? [
+          {
+            title: 'its own',
+            number: true,
+            value: (row) => row.own_sqnr_db ?? Infinity,
+            cell: (row) => ('own_sqnr_db' in row ? decibels(row.own_sqnr_db) : ''),
+          },
+        ]
+      : []),
+    {
+      title: 'largest error',
+      number: true,
+      value: (row) => row.max_abs,
+      cell: (row) => significant(row.max_abs),
+    },
+    {
+      title: 'cosine',
+      number: true,
+      value: (row) => row.cosine,
+      cell: (row) => (typeof row.cosine === 'number' ? decimals(row.cosine, 5) : ''),
+      minor: true,
+    },
+    { title: 'suggestion', value: (row) => row.suggestion || '' },
+  ];
+  const kinds = [
+    ['error', 'a layer'],
+    ...(ERRORS.some((row) => row.suggestion) ? [['error-marked', 'a layer with a suggestion']] : []),
+  ];
+  home.append(
+    figure(frame, legend(kinds), []),
+    dataTable({
+      name: 'layers',
+      columns,
+      rows: ERRORS,
+      key: (row) => row.name,
+      act: act('layers'),
+      isChosen: chosen,
+      sort: { column: 1, down: false },
+    }),
+  );
+  const render = () => {
+    if (frame.clientWidth)
+      frame.replaceChildren(errorChart(inOrder, frame.clientWidth, chosen, act('errors')));
+  };
+  follow(render);
+  new ResizeObserver(render).observe(frame);
+  roving(
+    frame,
+    () => [...frame.querySelectorAll('[data-key]')],
+    (key, at, all) =>
+      ({
+        ArrowRight: Math.min(all.length - 1, at + 1),
+        ArrowLeft: Math.max(0, at - 1),
+      })[key],
+  );
+}
+
+const decibels = (value) => (typeof value === 'number' ? `${decimals(value, 1)} dB` : 'no error');
+const significant = (value) => (typeof value === 'number' ? String(Number(value.toPrecision(3))) : '');
+
+function errorChart(rows, width, chosen, act) {
+  const height = 190;
+  const [top, bottom, left] = [16, 22, 46];
+  const most = Math.max(10, ...rows.map((row) => row.sqnr_db ?? 0)) * 1.05;
+  const y = (value) => height - bottom - (value / most) * (height - top - bottom);
+  const step = (width - left - 8) / rows.length;
+  const view = svg('svg', {
+    class: 'canvas',
+    width,
+    height,
+    role: 'group',
+    'aria-label': `Signal to noise of ${count(rows.length, 'layer')}`,
+  });
+  for (const value of ticks(0, most, 4).values) {
+    view.append(
+      svg('line', { class: 'grid', x1: left, x2: width - 8, y1: y(value), y2: y(value) }),
+      svg('text', {
+        class: 'tick',
+        x: left - 6,
+        y: y(value) + 4,
+        'text-anchor': 'end',
+        text: `${integer(value)} dB`,
+      }),
+    );
+  }
+  const any = rows.some(chosen);
+  rows.forEach((row, i) => {
+    const value = row.sqnr_db ?? most;
+    const wide = Math.max(1, Math.min(step - (step > 4 ? 2 : 0.5), 40));
+    const bar = mark(
+      `${row.suggestion ? 'error-marked' : 'error'}${chosen(row) ? ' selected' : any ? ' faded' : ''}`,
+      {
+        x: left + i * step + (step - wide) / 2,
+        y: y(value),
+        width: wide,
+        height: Math.max(1, height - bottom - y(value)),
+      },
+      row.name,
+      `${row.name}, ${decibels(row.sqnr_db)}`,
+      () =>
+        [
+          el('strong', { text: shortOp(row.op) }),
+          el('code', { class: 'sub', text: row.name }),
+          fact('SQNR', decibels(row.sqnr_db)),
+          'own_sqnr_db' in row ? fact('its own', decibels(row.own_sqnr_db)) : null,
+          fact('largest error', significant(row.max_abs)),
+          row.suggestion ? el('p', { class: 'hint', text: row.suggestion }) : null,
+        ].filter(Boolean),
+      () => act(row),
+    );
+    if (!i) bar.setAttribute('tabindex', '0');
+    view.append(bar);
+  });
+  view.append(
+    svg('text', { class: 'tick', x: left, y: height - 6, text: 'layers, in the order of the network' }),
+  );
+  return view;
+}

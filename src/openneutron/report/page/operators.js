@@ -1,0 +1,97 @@
+// Everything that is computed, with its cycles, and why some of it stays on the CPU.
+
+function drawOperators() {
+  const home = section('operators');
+  const rows = NODES.filter((node) => node.where !== 'io');
+  if (!rows.length) {
+    home.append(el('p', { class: 'empty', text: 'Nothing is known of the operators of this program.' }));
+    return;
+  }
+  const most = Math.max(1, ...rows.map((node) => node.cycles || 0));
+  const columns = [
+    {
+      title: 'operator',
+      value: (node) => shortOp(node.op),
+      text: (node) => `${node.op} ${node.name}`,
+      cell: (node) => [el('span', { text: shortOp(node.op) }), el('code', { class: 'sub', text: node.name })],
+    },
+    {
+      title: 'runs on',
+      value: placeName,
+      cell: (node) =>
+        el(
+          'span',
+          { class: 'badge' },
+          el('span', { class: `swatch ${placeClass(node)}`, 'aria-hidden': 'true' }),
+          placeName(node),
+        ),
+    },
+    {
+      title: 'result',
+      value: shape,
+      cell: (node) => el('span', { class: 'badge', text: shape(node) }),
+      minor: true,
+    },
+    {
+      title: 'MACs',
+      number: true,
+      value: (node) => node.macs || 0,
+      cell: (node) => (node.macs ? integer(node.macs) : ''),
+      minor: true,
+    },
+    {
+      title: 'cycles',
+      number: true,
+      value: (node) => node.cycles || 0,
+      cell: (node) => (node.cycles ? integer(node.cycles) : ''),
+    },
+    {
+      title: 'share',
+      number: true,
+      value: (node) => node.cycles || 0,
+      text: () => '',
+      cell: (node) =>
+        node.cycles
+          ? [
+              meter(node.cycles / most, placeClass(node)),
+              el('span', { class: 'part', text: percent(node.cycles / TOTAL) }),
+            ]
+          : '',
+    },
+  ];
+  if (rows.some((node) => node.reason)) {
+    columns.splice(2, 0, {
+      title: 'why on the CPU',
+      value: (node) => (node.reason ? `${node.reason.code} ${node.reason.reason}` : ''),
+      text: (node) => (node.reason ? `${node.reason.code} ${node.reason.reason} ${node.reason.hint}` : ''),
+      cell: (node) =>
+        node.reason
+          ? [
+              el('code', { text: node.reason.code }),
+              ` ${node.reason.reason}`,
+              node.reason.hint ? el('span', { class: 'sub', text: node.reason.hint }) : null,
+            ]
+          : '',
+    });
+  }
+  const on = (where) => rows.filter((node) => node.where === where).length;
+  const filters =
+    on('cpu') && on('npu')
+      ? [
+          { title: 'all', test: () => true },
+          { title: `NPU ${integer(on('npu'))}`, test: (node) => node.where === 'npu' },
+          { title: `CPU ${integer(on('cpu'))}`, test: (node) => node.where === 'cpu' },
+        ]
+      : [];
+  home.append(
+    dataTable({
+      name: 'operators',
+      columns,
+      rows,
+      key: (node) => node.id,
+      filters,
+      act: (node) => toggle('node', node.id, 'operators'),
+      isChosen: (node) => selection.nodes.has(node.id),
+    }),
+  );
+}
