@@ -4,7 +4,9 @@ from functools import partial
 
 import pytest
 
+from openneutron.compiler.microcode import Kernel
 from openneutron.models.zoo import ZOO, build_model
+from openneutron.options import CompileOptions
 from tests.programs import Inputs, assert_runs_exactly, compiled_for, random_inputs, transposes
 
 # Transposes the NPU has to do for contiguous and for channels-last inputs. The vision transformer's are its
@@ -47,3 +49,13 @@ def test_whole_on_the_npu(name: str, channels_last: bool) -> None:
     assert steps <= {"quantize_per_tensor", "dequantize_per_tensor"}
     assert transposes(program) == TRANSPOSES[name][channels_last]
     assert_runs_exactly(program, partial(inputs_of, name, channels_last), 10 if channels_last else 50)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in LARGE else []) for n in TRANSPOSES]
+)
+def test_in_stripes_of_rows_it_gives_the_same_bits(name: str) -> None:
+    shapes, options = ZOO[name].input_shapes, CompileOptions(optimise="size")
+    program = compiled_for(build_model(name), shapes, options=options)
+    assert (Kernel.CASCADE.name in program.kernels) == (name not in ("autoencoder", "gru"))
+    assert_runs_exactly(program, partial(inputs_of, name, False), 3)

@@ -30,6 +30,7 @@ options = st.builds(
     use_profiling=st.booleans(),
     converter=st.just("eiq"),
     sram_bytes=st.none() | st.integers(1, 1 << 40),
+    cycle_budget=st.floats(0, 10),
 )
 
 
@@ -113,6 +114,10 @@ def test_converter_comes_from_the_environment_unless_given(monkeypatch):
         ({"operators_not_to_delegate": [3]}, "ON104", "a list of operator names"),
         ({"converter": "vendor"}, "ON104", "Known: eiq, open"),
         ({"sram_bytes": 0}, "ON104", "must be positive (got 0)"),
+        ({"optimise": "speed"}, "ON104", "must be one of performance, size (got 'speed')"),
+        ({"optimise": "size", "converter": "eiq"}, "ON104", "eiq converter cannot optimise for size"),
+        ({"cycle_budget": -0.1}, "ON104", "must not be negative (got -0.1)"),
+        ({"cycle_budget": "5%"}, "ON104", "a number from 0 on"),
         ({"sram_bytes": True}, "ON104", "number of bytes"),
         ({"sram_bytes": 1.5}, "ON104", "number of bytes"),
         ({"extra_flags": "--fast", "converter": "open"}, "ON104", "takes no extra flags"),

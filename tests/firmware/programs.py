@@ -32,10 +32,15 @@ class TwoParts(torch.nn.Module):
 
 
 @cache
-def compiled(name: str, prefetch: bool = False, sram: int | None = None) -> CompiledProgram:
+def compiled(
+    name: str, prefetch: bool = False, sram: int | None = None, optimise: str = "performance"
+) -> CompiledProgram:
     """A program by name: of the zoo, a small MobileNetV2, one with two delegates, or a shared .tflite."""
     options = CompileOptions(
-        fetch_constants_to_sram=prefetch, sram_bytes=sram, dump_kernel_selection_code=True
+        fetch_constants_to_sram=prefetch,
+        sram_bytes=sram,
+        dump_kernel_selection_code=True,
+        optimise=optimise,
     )
     if name.endswith(".tflite"):
         if not (SHARED / name).exists():
@@ -50,9 +55,11 @@ def compiled(name: str, prefetch: bool = False, sram: int | None = None) -> Comp
 
 
 @cache
-def program(name: str, prefetch: bool = False, sram: int | None = None) -> FirmwareProgram:
+def program(
+    name: str, prefetch: bool = False, sram: int | None = None, optimise: str = "performance"
+) -> FirmwareProgram:
     """The same as a firmware sees it."""
-    return read_firmware_program(compiled(name, prefetch, sram).pte)
+    return read_firmware_program(compiled(name, prefetch, sram, optimise).pte)
 
 
 def run_and_compare(firmware: Firmware, seed: int = 0) -> FirmwareRun:

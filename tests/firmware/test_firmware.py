@@ -47,6 +47,25 @@ def test_selected_kernels_give_the_hosts_bytes(build, name):
     assert run.stack_bytes < 4096
 
 
+@pytest.mark.parametrize(
+    ("name", "prefetch"),
+    [
+        ("cifarnet", False),
+        ("mlperf_tiny_ic_resnet8_int8.tflite", True),
+        pytest.param("mlperf_tiny_kws_dscnn_int8.tflite", False, marks=slow),
+    ],
+)
+def test_cascades_give_the_hosts_bytes(build, name, prefetch):
+    """In stripes of rows, forwards and backwards; also with weights that are copied in."""
+    small = compiled(name, prefetch, None, "size")
+    firmware = build(program(name, prefetch, None, "size"), *small.kernel_selections)
+    assert "CASCADE" in firmware.size.kernels
+    assert small.scratch_bytes < compiled(name).scratch_bytes
+    run = run_and_compare(firmware)
+    assert {count.kernel for count in run.counts} == set(firmware.size.kernels)
+    assert run.stack_bytes < 5120
+
+
 def test_without_a_selection_all_kernels_are_linked(build):
     firmware = build(program("two_parts"))
     assert len(firmware.size.kernels) == len(

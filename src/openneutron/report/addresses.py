@@ -42,11 +42,12 @@ def written_bytes(call: Any) -> int:
         inner = view.pixel * (window.out_w - 1) + window.out_c
         return int((window.batch * rows - 1) * view.row + inner)
     if (walk := getattr(call, "walk", None)) is not None:
-        return _span(walk.dims, walk.output_strides, 1)
+        rows = walk.output.rows or walk.dims[0]  # of a stage of a cascade, the outermost dimension is rows
+        return _span((rows, *walk.dims[1:]), walk.output_strides, 1)
     if isinstance(call, mc.Copy | mc.Fill):
         return _span(call.dims, call.output_strides, call.element_bytes)
     if isinstance(call, mc.Table):
-        return (call.rows - 1) * call.output_pitch + call.length
+        return ((call.output.rows or call.rows) - 1) * call.output_pitch + call.length
     sizes: dict[type, Any] = {
         mc.FullyConnected: lambda: call.rows * call.out_features,
         mc.BatchMatmul: lambda: prod(call.batch) * call.m * call.n,
@@ -67,26 +68,42 @@ def _span(dims: Sequence[int], strides: Sequence[int], element: int) -> int:
 
 
 def buffers(calls: Sequence[mc.KernelCall]) -> list[dict[str, Any]]:
-    """The memory map: what each call writes, until it is read last or overwritten; prefetched weights too."""
+    """The memory map: what each call writes, until it is read last or overwritten; prefetched weights too.
+
+    What a stage of a cascade writes or reads is needed while the whole cascade runs.
+    """
+    begins, ends = _units(calls)
     spans = [
         [(r.offset, r.offset + written_bytes(call)) for r in writes(call) if r.region == mc.Region.SCRATCH]
         for call in calls
     ]
     result = []
     for first, call in enumerate(calls):
-        for begin, end in spans[first]:
+        rings = [r.rows for r in writes(call) if r.region == mc.Region.SCRATCH]
+        for (begin, end), rows in zip(spans[first], rings, strict=True):
             last = first
             for later in range(first + 1, len(calls)):
                 if any(begin <= r.offset < end for r in reads(calls[later]) if r.region == mc.Region.SCRATCH):
                     last = later
                 if any(b < end and begin < e for b, e in spans[later]):
                     break
-            result.append(_buffer(f"scratch+{begin}", "scratch", begin, end - begin, first, last))
+            life = begins[first], ends[last]
+            result.append(_buffer(f"scratch+{begin}", "scratch", begin, end - begin, *life, rows))
         if isinstance(call, mc.Prefetch):
             at = call.destination.offset
             last = next((i for i in range(first, len(calls)) if _uses(calls[i], at, call.size)), first)
-            result.append(_buffer(f"prefetch+{at}", "prefetch", at, call.size, first, last))
+            result.append(_buffer(f"prefetch+{at}", "prefetch", at, call.size, first, ends[last]))
     return result
+
+
+def _units(calls: Sequence[mc.KernelCall]) -> tuple[list[int], list[int]]:
+    """For each call the first and the last call of the cascade it belongs to, which mostly is itself."""
+    begins, ends = list(range(len(calls))), list(range(len(calls)))
+    for index, call in enumerate(calls):
+        if isinstance(call, mc.Cascade):
+            stop = min(index + call.stages + 1, len(calls))
+            begins[index:stop], ends[index:stop] = [index] * (stop - index), [stop - 1] * (stop - index)
+    return begins, ends
 
 
 def _uses(call: Any, begin: int, size: int) -> bool:
@@ -97,8 +114,10 @@ def _uses(call: Any, begin: int, size: int) -> bool:
     )
 
 
-def _buffer(name: str, region: str, offset: int, nbytes: int, first: int, last: int) -> dict[str, Any]:
+def _buffer(
+    name: str, region: str, offset: int, nbytes: int, first: int, last: int, rows: int = 0
+) -> dict[str, Any]:
     return {
         "name": name, "region": region, "offset": offset, "nbytes": aligned(nbytes),
-        "first": first, "last": last, "tensors": [],
+        "first": first, "last": last, "tensors": [], "rows": rows,
     }  # fmt: skip

@@ -183,6 +183,7 @@ def _memory(program: CompiledProgram, timeline: Sequence[Event]) -> list[dict[st
                         "first": at[number, b.first_call],
                         "last": at[number, b.last_call],
                         "tensors": list(b.tensors),
+                        "rows": b.rows,
                     }
                     for b in buffers
                 ],
