@@ -14,9 +14,12 @@ RUNTIME = ROOT / "runtime"
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Werror")
 INCLUDES = tuple(f"-I{RUNTIME / d}" for d in ("include", "src", "generated"))
 COMMON = ("-std=c11", "-ffp-contract=off", *WARNINGS, *INCLUDES)
+AVX512 = ("-mavx2", "-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512vnni")
 VECTOR_FLAGS = {
     "avx2.c": ("-mavx2",),
-    "vnni.c": ("-mavx2", "-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512vnni"),
+    "vnni.c": AVX512,
+    "depthwise_vnni.c": AVX512,
+    "add_avx512.c": AVX512,
 }
 
 

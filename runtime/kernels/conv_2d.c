@@ -11,6 +11,10 @@
 #include "arithmetic.h"
 #include "convolution.h"
 
+#ifdef NEUTRON_X86
+#include "x86/conv_rows.h"
+#endif
+
 /* How much stack the patch takes. More lets a host multiply many pixels at a time; a microcontroller needs one. */
 #ifndef NEUTRON_PATCH_BYTES
 #if defined(__x86_64__) || defined(__aarch64__)
@@ -115,6 +119,9 @@ static void long_pixel(const Source *s, NeutronGemm *g, uint32_t oy, uint32_t ox
 static int32_t run(const NeutronMachine *machine, const NeutronConv2DParams *p) {
     const NeutronWindow *w = &p->window;
     _Alignas(64) int8_t patch[NEUTRON_PATCH_BYTES];
+#ifdef NEUTRON_X86
+    if (neutron_conv_rows(machine, p, patch, sizeof patch)) return NEUTRON_STATUS_OK;
+#endif
     const int32_t *channels = (const int32_t *)(const void *)neutron_read(machine, p->channels);
     Source s = {.p = p,
                 .input = (const int8_t *)neutron_read(machine, p->input.ref),

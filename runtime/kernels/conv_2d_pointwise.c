@@ -4,6 +4,10 @@
  */
 #include "convolution.h"
 
+#ifdef NEUTRON_X86
+#include "x86/conv_rows.h"
+#endif
+
 static int32_t check(const NeutronMachine *machine, const NeutronConv2DPointwiseParams *p) {
     const NeutronWindow *w = &p->window;
     NEUTRON_TRY(neutron_check_window(machine, w, &p->input, &p->output));
@@ -36,6 +40,14 @@ static int32_t run(const NeutronMachine *machine, const NeutronConv2DPointwisePa
     bool joined = w->stride_h == 1 && w->stride_w == 1 && p->input.row == w->in_w * p->input.pixel &&
                   p->output.row == w->out_w * p->output.pixel && w->in_w == w->out_w &&
                   p->input.ref.rows == 0 && p->output.ref.rows == 0;
+#ifdef NEUTRON_X86
+    if (!joined) { /* several rows share what is prepared for a product; nothing needs to be copied */
+        NeutronConv2DParams same;
+        _Static_assert(sizeof same == sizeof *p, "the two kernels have the same parameters");
+        memcpy(&same, p, sizeof same);
+        if (neutron_conv_rows(machine, &same, NULL, 0)) return NEUTRON_STATUS_OK;
+    }
+#endif
     uint32_t step = joined ? w->y1 - w->y0 : 1u;
     g.m *= step;
     for (uint32_t b = 0; b < w->batch; ++b) {

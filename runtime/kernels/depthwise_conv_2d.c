@@ -7,6 +7,10 @@
 #include "convolution.h"
 #include "depthwise.h"
 
+#ifdef NEUTRON_X86
+#include "x86/depthwise_rows.h"
+#endif
+
 #define MAX_KERNEL_H 64u
 
 static int32_t check(const NeutronMachine *machine, const NeutronDepthwiseConv2DParams *p) {
@@ -20,6 +24,9 @@ static int32_t check(const NeutronMachine *machine, const NeutronDepthwiseConv2D
 }
 
 static int32_t run(const NeutronMachine *machine, const NeutronDepthwiseConv2DParams *p) {
+#ifdef NEUTRON_X86
+    if (neutron_depthwise_rows(machine, p)) return NEUTRON_STATUS_OK;
+#endif
     const NeutronWindow *w = &p->window;
     const int32_t *channels = (const int32_t *)(const void *)neutron_read(machine, p->channels);
     const int8_t *input = (const int8_t *)neutron_read(machine, p->input.ref);

@@ -157,3 +157,43 @@ def test_large_windows_and_channels():
         return Op(Builtin.CONV_2D, [source, weights, bias], [out], options)
 
     check_cases(large, 15, seed=2, batch=15)
+
+
+def test_full_tiles():
+    """Shapes that fill the registers of a vectorised tile, with and without padding and a remainder."""
+
+    def wide(make: Maker) -> Op:
+        kh, kw = make.pick((1, 1), (1, 1), (3, 3), (3, 3), (1, 5), (5, 2))
+        h, w = make.size(kh, 9), make.size(max(kw, 8), 40)
+        in_c = make.pick(1, 3, 4, 6, 16, 20)
+        out_c = make.pick(8, 16, 16, 24, 32, 32, 40, 48, 64, 67)
+        stride, dilation = make.pick((1, 1), (1, 1), (2, 1), (1, 2) if (kw - 1) * 2 < w else (1, 1))
+        dilation_h = dilation if (kh - 1) * 2 < h else 1
+        padding = int(make.pick(*Padding))
+        source = make.tensor((1, h, w, in_c))
+        weights = make.weights((out_c, kh, kw, in_c), axis=0)
+        size = (_out(h, kh, stride, dilation_h, padding), _out(w, kw, stride, dilation, padding))
+        out = make.tensor((1, *size, out_c), make.quant(0.02, 4.0))
+        options = {"padding": padding, "strideH": stride, "strideW": stride, "dilationHFactor": dilation_h,
+                   "dilationWFactor": dilation, "fusedActivationFunction": _act(make)}  # fmt: skip
+        return Op(Builtin.CONV_2D, [source, weights, make.bias(out_c, source, weights)], [out], options)
+
+    check_cases(wide, 300, seed=3)
+
+
+def test_wide_depthwise():
+    """3x3 windows over more channels than one vector holds."""
+
+    def wide(make: Maker) -> Op:
+        h, w, channels = make.size(1, 9), make.size(1, 20), make.pick(8, 16, 32, 48, 64, 96, 100)
+        stride, padding = make.size(1, 2), int(Padding.SAME)
+        source = make.tensor((make.size(1, 2), h, w, channels))
+        weights = make.weights((1, 3, 3, channels), axis=3)
+        shape = (source.shape[0], _out(h, 3, stride, 1, padding), _out(w, 3, stride, 1, padding), channels)
+        out = make.tensor(shape, make.quant(0.02, 2.0))
+        options = {"padding": padding, "strideH": stride, "strideW": stride, "dilationHFactor": 1,
+                   "dilationWFactor": 1, "depthMultiplier": 1, "fusedActivationFunction": _act(make)}  # fmt: skip
+        bias = make.bias(channels, source, weights)
+        return Op(Builtin.DEPTHWISE_CONV_2D, [source, weights, bias], [out], options)
+
+    check_cases(wide, 300, seed=4)

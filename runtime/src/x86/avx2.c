@@ -1,39 +1,41 @@
 /* Inner parts for AVX2: products of int16 pairs (exact: no intermediate saturation). */
+#include "product.h"
 #include "x86.h"
 
 /* Four rows and one block of eight channels at a time. A group of 32 weight bytes is two registers of int16, four
  * channels each; one multiply-add leaves two partial sums a channel, joined at the end. */
-static inline __attribute__((always_inline)) void block_rows(const NeutronGemm *g, uint32_t row, uint32_t rows,
+static inline __attribute__((always_inline)) void block_rows(const NeutronProduct *p, uint32_t row, uint32_t rows,
                                                              uint32_t channel, uint32_t lanes, const int8_t *weights,
                                                              const NeutronScale8 *scale) {
-    uint32_t full = g->k / NEUTRON_GROUP, tail = g->k % NEUTRON_GROUP;
+    uint32_t full = p->part_bytes / NEUTRON_GROUP, tail = p->part_bytes % NEUTRON_GROUP;
     __m256i mask = neutron_lanes8(lanes);
     __m256i low[4], high[4];
-    const int8_t *a[4];
-    for (uint32_t r = 0; r < rows; ++r) {
-        low[r] = high[r] = _mm256_setzero_si256();
-        a[r] = g->a + (row + r) * g->a_pitch;
-    }
-    for (uint32_t i = 0; i < full + (tail != 0); ++i, weights += (size_t)lanes * NEUTRON_GROUP) {
-        __m256i w = lanes == 8u ? _mm256_loadu_si256((const __m256i *)(const void *)weights)
-                                : _mm256_maskload_epi32((const int *)(const void *)weights, mask);
-        __m256i w_low = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(w));
-        __m256i w_high = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(w, 1));
-        for (uint32_t r = 0; r < rows; ++r) {
-            int32_t word = i < full ? neutron_load4(a[r] + (size_t)i * 4u) : neutron_load_tail(a[r] + (size_t)i * 4u, tail);
-            __m256i x = _mm256_cvtepi8_epi16(_mm_set1_epi32(word));
-            low[r] = _mm256_add_epi32(low[r], _mm256_madd_epi16(x, w_low));
-            high[r] = _mm256_add_epi32(high[r], _mm256_madd_epi16(x, w_high));
+    for (uint32_t r = 0; r < rows; ++r) low[r] = high[r] = _mm256_setzero_si256();
+    for (uint32_t part = 0; part < p->part_count; ++part) {
+        const int8_t *a = p->parts[part] + row * p->g.a_pitch;
+        for (uint32_t i = 0; i < full + (tail != 0); ++i, a += NEUTRON_GROUP, weights += (size_t)lanes * NEUTRON_GROUP) {
+            __m256i w = lanes == 8u ? _mm256_loadu_si256((const __m256i *)(const void *)weights)
+                                    : _mm256_maskload_epi32((const int *)(const void *)weights, mask);
+            __m256i w_low = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(w));
+            __m256i w_high = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(w, 1));
+            for (uint32_t r = 0; r < rows; ++r) {
+                const int8_t *at = a + r * p->g.a_pitch;
+                int32_t word = i < full ? neutron_load4(at) : neutron_load_tail(at, tail);
+                __m256i x = _mm256_cvtepi8_epi16(_mm_set1_epi32(word));
+                low[r] = _mm256_add_epi32(low[r], _mm256_madd_epi16(x, w_low));
+                high[r] = _mm256_add_epi32(high[r], _mm256_madd_epi16(x, w_high));
+            }
         }
     }
-    __m256i bias = _mm256_maskload_epi32(g->bias + channel, mask);
+    __m256i bias = _mm256_maskload_epi32((p->start ? p->start : p->g.bias) + channel, mask);
     for (uint32_t r = 0; r < rows; ++r) {
         __m256i sums = _mm256_permute4x64_epi64(_mm256_hadd_epi32(low[r], high[r]), 0xD8);
-        neutron_store8(g, row + r, channel, lanes, _mm256_add_epi32(sums, bias), scale);
+        neutron_store8(&p->g, row + r, channel, lanes, _mm256_add_epi32(sums, bias), scale);
     }
 }
 
-void neutron_gemm_avx2(const NeutronGemm *g) {
+static void run_line(const NeutronProduct *p) {
+    const NeutronGemm *g = &p->g;
     size_t block_bytes = neutron_groups(g->k) * NEUTRON_GROUP * NEUTRON_BLOCK;
     const int8_t *weights = g->weights;
     for (uint32_t j = 0; j < g->n; j += NEUTRON_BLOCK, weights += block_bytes) {
@@ -41,14 +43,36 @@ void neutron_gemm_avx2(const NeutronGemm *g) {
         NeutronScale8 scale = neutron_channels8(g, j, neutron_lanes8(lanes));
         uint32_t i = 0;
         if (lanes == NEUTRON_BLOCK) {
-            for (; i + 4u <= g->m; i += 4u) block_rows(g, i, 4, j, NEUTRON_BLOCK, weights, &scale);
-            for (; i < g->m; ++i) block_rows(g, i, 1, j, NEUTRON_BLOCK, weights, &scale);
+            for (; i + 4u <= g->m; i += 4u) block_rows(p, i, 4, j, NEUTRON_BLOCK, weights, &scale);
+            for (; i < g->m; ++i) block_rows(p, i, 1, j, NEUTRON_BLOCK, weights, &scale);
         } else {
-            for (; i + 4u <= g->m; i += 4u) block_rows(g, i, 4, j, lanes, weights, &scale);
-            for (; i < g->m; ++i) block_rows(g, i, 1, j, lanes, weights, &scale);
+            for (; i + 4u <= g->m; i += 4u) block_rows(p, i, 4, j, lanes, weights, &scale);
+            for (; i < g->m; ++i) block_rows(p, i, 1, j, lanes, weights, &scale);
         }
     }
 }
+
+static void run(const NeutronProduct *p) {
+    NeutronProduct line = *p;
+    if (p->lines == NULL) {
+        run_line(p);
+        return;
+    }
+    for (uint32_t i = 0; i < p->line_count; ++i, line.parts += p->part_count) {
+        line.g.out = p->lines[i];
+        run_line(&line);
+    }
+}
+
+static void start(const int8_t *weights, uint32_t k, uint32_t n, const int32_t *bias, int32_t *to) {
+    (void)weights;
+    (void)k;
+    memcpy(to, bias, n * sizeof *to);
+}
+
+static void copy(int8_t *to, const int8_t *from, size_t bytes) { memcpy(to, from, bytes); }
+
+const NeutronProductCode neutron_product_avx2 = {.start = start, .run = run, .copy = copy};
 
 #define MAX_TAPS 64u
 

@@ -1,5 +1,7 @@
 /* Chooses the inner parts this CPU can run. The answer is asked for at every call: it costs a few cycles, and
  * remembering it would need a writable global. */
+#include "depthwise_rows.h"
+#include "product.h"
 #include "x86.h"
 
 /* Tests build with NEUTRON_NO_VNNI to reach the AVX2 product on a CPU that has both. */
@@ -12,11 +14,34 @@ static int has_vnni(void) {
 #endif
 }
 
+const NeutronProductCode *neutron_product_code(void) {
+    if (has_vnni()) return &neutron_product_vnni;
+    return __builtin_cpu_supports("avx2") ? &neutron_product_avx2 : NULL;
+}
+
+void neutron_gemm_through(const NeutronProductCode *code, const NeutronGemm *g) {
+    int32_t start[NEUTRON_PRODUCT_CHANNELS];
+    NeutronProduct p = {.g = *g, .parts = &g->a, .part_count = 1, .part_bytes = g->k};
+    if (g->m >= NEUTRON_FEW_ROWS) p.start = start;
+    size_t channel_bytes = neutron_groups(g->k) * NEUTRON_GROUP;
+    for (uint32_t j = 0; j < g->n; j += p.g.n) {
+        p.g.n = g->n - j < NEUTRON_PRODUCT_CHANNELS ? g->n - j : NEUTRON_PRODUCT_CHANNELS;
+        p.g.weights = g->weights + j * channel_bytes;
+        p.g.bias = g->bias + j;
+        if (g->raw == NULL) {
+            p.g.multiplier = g->multiplier + j;
+            p.g.shift = g->shift + j;
+            p.g.out = g->out + j;
+        }
+        if (p.start) code->start(p.g.weights, g->k, p.g.n, p.g.bias, start);
+        code->run(&p);
+    }
+}
+
 void neutron_gemm(const NeutronGemm *g) {
-    if (has_vnni()) {
-        neutron_gemm_vnni(g);
-    } else if (__builtin_cpu_supports("avx2")) {
-        neutron_gemm_avx2(g);
+    const NeutronProductCode *code = neutron_product_code();
+    if (code && (g->raw == NULL || g->n <= NEUTRON_PRODUCT_CHANNELS)) {
+        neutron_gemm_through(code, g);
     } else {
         neutron_gemm_portable(g);
     }
@@ -30,8 +55,22 @@ void neutron_depthwise(const NeutronDepthwise *d) {
     }
 }
 
+int neutron_depthwise_rows(const NeutronMachine *machine, const NeutronDepthwiseConv2DParams *p) {
+    const NeutronWindow *w = &p->window;
+    int shape = w->kernel_h == 3 && w->kernel_w == 3 && w->dilation_h == 1 && w->dilation_w == 1 &&
+                w->in_c == w->out_c && (w->stride_w == 1 || w->stride_w == 2);
+    if (!shape || !has_vnni()) return 0;
+    neutron_depthwise_rows_vnni(p, (const int8_t *)neutron_read(machine, p->input.ref),
+                                (const int8_t *)neutron_read(machine, p->weights),
+                                (const int32_t *)(const void *)neutron_read(machine, p->channels),
+                                (int8_t *)neutron_write(machine, p->output.ref));
+    return 1;
+}
+
 void neutron_add_row(const void *parameters, const NeutronRow *row) {
-    if (__builtin_cpu_supports("avx2")) {
+    if (has_vnni()) {
+        neutron_add_row_avx512(parameters, row);
+    } else if (__builtin_cpu_supports("avx2")) {
         neutron_add_row_avx2(parameters, row);
     } else {
         neutron_add_row_portable(parameters, row);

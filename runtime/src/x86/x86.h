@@ -10,10 +10,9 @@
 #include "depthwise.h"
 #include "gemm.h"
 
-void neutron_gemm_avx2(const NeutronGemm *g);
-void neutron_gemm_vnni(const NeutronGemm *g);
 void neutron_depthwise_avx2(const NeutronDepthwise *d);
 void neutron_add_row_avx2(const void *parameters, const NeutronRow *row);
+void neutron_add_row_avx512(const void *parameters, const NeutronRow *row);
 
 #ifdef __AVX2__
 

@@ -20,6 +20,9 @@ class _Buffer(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), ("bytes", ctypes.c_size_t))
 
 
+_BUFFERS = ctypes.POINTER(_Buffer)
+
+
 class _Image(ctypes.Structure):
     _fields_ = (("microcode", _Buffer), ("weights", _Buffer), ("check_weights", ctypes.c_int))
 
@@ -70,9 +73,9 @@ class _Run(ctypes.Structure):
     """NeutronRun of neutron.h."""
 
     _fields_ = (
-        ("inputs", ctypes.POINTER(_Buffer)),
+        ("inputs", _BUFFERS),
         ("input_count", ctypes.c_size_t),
-        ("outputs", ctypes.POINTER(_Buffer)),
+        ("outputs", _BUFFERS),
         ("output_count", ctypes.c_size_t),
         ("scratch", _Buffer),
         ("prefetch", _Buffer),
@@ -96,6 +99,10 @@ def _aligned(size: int) -> np.ndarray:
     raw = np.empty(size + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + size]
+
+
+def _aligned_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    return _aligned(int(np.prod(shape)) * dtype.itemsize).view(dtype).reshape(shape)
 
 
 def _copied(data: bytes) -> np.ndarray:
@@ -125,6 +132,19 @@ class NativeModel:
         self.inputs = [_described(model.inputs[i]) for i in range(model.input_count)]
         self.outputs = [_described(model.outputs[i]) for i in range(model.output_count)]
         self._scratch, self._prefetch = _aligned(model.scratch_bytes), _aligned(model.prefetch_bytes)
+        # Arrays and the description of a run are made once: asking NumPy for an address takes as long as a small layer.
+        self._arrays = [_aligned_array(shape, dtype) for shape, dtype in (*self.inputs, *self.outputs)]
+        self._buffers = (_Buffer * len(self._arrays))(*map(_buffer, self._arrays))
+        self._run_arguments = _Run(
+            self._buffers,
+            model.input_count,
+            ctypes.cast(ctypes.byref(self._buffers, model.input_count * ctypes.sizeof(_Buffer)), _BUFFERS),
+            model.output_count,
+            _buffer(self._scratch),
+            _buffer(self._prefetch),
+            None,
+        )
+        self._call = (ctypes.byref(self._model), ctypes.byref(self._run_arguments))
 
     @property
     def scratch_bytes(self) -> int:
@@ -165,31 +185,18 @@ class NativeModel:
         return [(kernels[call], times[call]) for call in sorted(times)]
 
     def _run(self, inputs: Sequence[np.ndarray], hooks: ctypes._Pointer[_Hooks] | None) -> list[np.ndarray]:
-        arrays = [self._checked(i, array) for i, array in enumerate(inputs)]
-        if len(arrays) != len(self.inputs):
-            fail("ON503", self._name, f"{len(arrays)} inputs given, the model has {len(self.inputs)}")
-        outputs = [np.empty(shape, dtype) for shape, dtype in self.outputs]
-        run = _Run(
-            (_Buffer * len(arrays))(*map(_buffer, arrays)),
-            len(arrays),
-            (_Buffer * len(outputs))(*map(_buffer, outputs)),
-            len(outputs),
-            _buffer(self._scratch),
-            _buffer(self._prefetch),
-            hooks,
-        )
-        status = self._library.neutron_run(ctypes.byref(self._model), ctypes.byref(run))
-        if status:
-            fail("ON503", self._name, self._message(status))
-        return outputs
-
-    def _checked(self, index: int, array: np.ndarray) -> np.ndarray:
-        if index < len(self.inputs):
-            shape, dtype = self.inputs[index]
+        if len(inputs) != len(self.inputs):
+            fail("ON503", self._name, f"{len(inputs)} inputs given, the model has {len(self.inputs)}")
+        for index, (array, (shape, dtype)) in enumerate(zip(inputs, self.inputs, strict=True)):
             if array.shape != shape or array.dtype != dtype:
                 given = f"input {index} is {array.dtype}{list(array.shape)}"
                 fail("ON503", self._name, f"{given}, the model takes {dtype}{list(shape)}")
-        return np.ascontiguousarray(array)
+            self._arrays[index][...] = array
+        self._run_arguments.hooks = hooks
+        status = self._library.neutron_run(*self._call)
+        if status:
+            fail("ON503", self._name, self._message(status))
+        return [array.copy() for array in self._arrays[len(self.inputs) :]]
 
     def _message(self, status: int) -> str:
         text = ctypes.create_string_buffer(256)

@@ -1,0 +1,243 @@
+/* A convolution as products whose parts are the rows (or the taps) of the window, read where they lie.
+ *
+ * Input rows that need padding are first copied, padding and all, into a ring that holds as many as the windows of
+ * some output rows span: each row is copied once, not once for each window it is in. Parts that are no multiple of
+ * 4 bytes (few channels) are read on to the next multiple, and the weights are spread to match, with zeros there.
+ */
+#include "conv_rows.h"
+
+#include <string.h>
+
+#include "product.h"
+
+#define MAX_PARTS 128u
+#define MAX_LINES 8u /* output rows computed in one product */
+#define BEYOND 4u /* a part may be read so many bytes too far */
+
+typedef struct {
+    const NeutronWindow *w;
+    const NeutronView *view;
+    const int8_t *input;
+    int32_t zero;       /* padding, flipped */
+    void (*copy)(int8_t *to, const int8_t *from, size_t bytes);
+    uint32_t batch;
+    int32_t x;          /* first column of the first window */
+    uint32_t columns;   /* from there to the last column of the last window */
+    uint32_t span;      /* rows a window spans */
+    uint32_t held;      /* rows in the ring: what the windows of several output rows span */
+    int direct;         /* rows need no padding and are used where they are */
+    int8_t *ring;
+    size_t row_bytes;   /* of a row in the ring */
+    int32_t next;       /* the first row that was never in the ring */
+    int32_t first;      /* a row, and its place in the ring */
+    uint32_t first_slot;
+} Rows;
+
+/* The ring is made of padding; here come the columns that lie inside the input. */
+static void fill_row(const Rows *r, int32_t y, int8_t *to) {
+    const NeutronWindow *w = r->w;
+    const size_t in_c = w->in_c;
+    if (y < 0 || y >= (int32_t)w->in_h) {
+        memset(to, r->zero, r->row_bytes);
+        return;
+    }
+    int32_t end = r->x + (int32_t)r->columns, x = r->x < 0 ? 0 : r->x;
+    if (end > (int32_t)w->in_w) end = (int32_t)w->in_w;
+    if (x >= end) return;
+    const int8_t *from = r->input + neutron_row_offset(r->view, w->in_h, r->batch, (uint32_t)y);
+    from += (size_t)x * r->view->pixel;
+    to += (size_t)(x - r->x) * in_c;
+    size_t count = (size_t)(end - x);
+    if (r->view->pixel == in_c) {
+        r->copy(to, from, count * in_c);
+    } else {
+        for (size_t i = 0; i < count; ++i) r->copy(to + i * in_c, from + i * r->view->pixel, in_c);
+    }
+}
+
+/* Where row y is in the ring, for y from r->first on and less than `held` further. */
+static inline int8_t *slot(const Rows *r, int32_t y) {
+    uint32_t i = r->first_slot + (uint32_t)(y - r->first);
+    return r->ring + (size_t)(i < r->held ? i : i - r->held) * r->row_bytes;
+}
+
+/* Row y of the input, from column r->x on. */
+static inline const int8_t *row_at(const Rows *r, int32_t y) {
+    if (!r->direct) return slot(r, y);
+    return r->input + neutron_row_offset(r->view, r->w->in_h, r->batch, (uint32_t)y) + (size_t)r->x * r->view->pixel;
+}
+
+/* Rows y .. end - 1, no more than the ring holds. */
+static void fill_ring(Rows *r, int32_t y, int32_t end) {
+    if (r->direct) return;
+    if (y >= r->next) { /* nothing to keep */
+        r->next = r->first = y;
+        r->first_slot = 0;
+    }
+    r->first_slot = (r->first_slot + (uint32_t)(y - r->first)) % r->held;
+    r->first = y;
+    for (; r->next < end; ++r->next) fill_row(r, r->next, slot(r, r->next));
+}
+
+/* Packed weights of n channels, each `runs` runs of `run` values, with every run padded to whole groups. */
+static void spread_weights(const int8_t *from, uint32_t n, uint32_t runs, uint32_t run, int8_t *to) {
+    const uint32_t groups = (uint32_t)neutron_groups(runs * run), each = (uint32_t)neutron_groups(run);
+    for (uint32_t j = 0; j < n; j += NEUTRON_BLOCK) {
+        const uint32_t lanes = n - j < NEUTRON_BLOCK ? n - j : NEUTRON_BLOCK;
+        for (uint32_t i = 0; i < runs * each; ++i, to += lanes * NEUTRON_GROUP) {
+            uint32_t at = i / each * run + i % each * NEUTRON_GROUP, left = run - i % each * NEUTRON_GROUP;
+            uint32_t group = at / NEUTRON_GROUP, bits = at % NEUTRON_GROUP * 8u;
+            uint64_t mask = left >= NEUTRON_GROUP ? UINT32_MAX : (UINT64_C(1) << 8u * left) - 1u;
+            const int8_t *first = from + (size_t)group * lanes * NEUTRON_GROUP;
+            for (uint32_t lane = 0; lane < lanes; ++lane) {
+                uint32_t low, high = 0;
+                memcpy(&low, first + lane * NEUTRON_GROUP, sizeof low);
+                if (group + 1u < groups) memcpy(&high, first + (lanes + lane) * NEUTRON_GROUP, sizeof high);
+                uint32_t word = (uint32_t)(((uint64_t)high << 32 | low) >> bits & mask);
+                memcpy(to + lane * NEUTRON_GROUP, &word, sizeof word);
+            }
+        }
+        from += (size_t)groups * lanes * NEUTRON_GROUP;
+    }
+}
+
+/* What every row of the output has in common. */
+typedef struct {
+    Rows rows;
+    NeutronProduct product;
+    const NeutronProductCode *code;
+    uint32_t columns_apart; /* parts in a row of the window: 1, or its taps */
+    size_t part_step;       /* bytes between them */
+    uint32_t run;           /* bytes of a part that belong to the window */
+    int8_t *spread;         /* room for spread weights, or null if they are used as they are */
+    uint32_t at_once;       /* channels that fit there */
+    uint32_t lines;         /* output rows done together */
+} Plan;
+
+/* Output rows oy .. oy + count - 1 of channels j and on. */
+static void output_rows(Plan *plan, const NeutronView *view, int8_t *output, uint32_t oy, uint32_t count) {
+    const NeutronWindow *w = plan->rows.w;
+    NeutronProduct *p = &plan->product;
+    const int8_t *parts[MAX_PARTS * MAX_LINES];
+    int8_t *lines[MAX_LINES];
+    int32_t y = (int32_t)(oy * w->stride_h) - w->pad_top;
+    fill_ring(&plan->rows, y, y + (int32_t)((count - 1u) * w->stride_h + plan->rows.span));
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < count; ++i, y += (int32_t)w->stride_h) {
+        for (uint32_t ky = 0; ky < w->kernel_h; ++ky) {
+            const int8_t *row = row_at(&plan->rows, y + (int32_t)(ky * w->dilation_h));
+            for (uint32_t kx = 0; kx < plan->columns_apart; ++kx) parts[found++] = row + kx * plan->part_step;
+        }
+        lines[i] = output + neutron_row_offset(view, w->out_h, plan->rows.batch, oy + i);
+    }
+    p->lines = lines;
+    p->line_count = count;
+    p->g.m = w->out_w;
+    p->parts = parts;
+    p->part_count = found / count;
+    plan->code->run(p);
+}
+
+/* Decide how the window is cut into parts; whether its rows must be copied may depend on that. */
+static void cut_window(Plan *plan, const NeutronConv2DParams *p) {
+    const NeutronWindow *w = &p->window;
+    int joined = w->dilation_w == 1 && (!plan->rows.direct || p->input.pixel == w->in_c);
+    plan->columns_apart = joined ? 1u : w->kernel_w;
+    plan->run = joined ? w->kernel_w * w->in_c : w->in_c; /* below 2^28: see neutron_check_window */
+    plan->product.part_bytes = plan->run;
+    if (plan->run % NEUTRON_GROUP == 0 || (w->kernel_h == 1 && plan->columns_apart == 1)) return;
+    plan->product.part_bytes = (uint32_t)neutron_groups(plan->run) * NEUTRON_GROUP;
+    if (plan->rows.direct) { /* nothing may be read behind the input */
+        plan->rows.direct = 0;
+        cut_window(plan, p);
+    }
+}
+
+/* Decide how the window is read and what the memory is for; false if there is not enough. */
+static int make_plan(Plan *plan, const NeutronConv2DParams *p, int8_t *memory, size_t bytes) {
+    const NeutronWindow *w = &p->window;
+    Rows *r = &plan->rows;
+    r->x = -w->pad_left;
+    r->columns = (w->out_w - 1u) * w->stride_w + (w->kernel_w - 1u) * w->dilation_w + 1u;
+    r->span = (w->kernel_h - 1u) * w->dilation_h + 1u;
+    int32_t top = (int32_t)(w->y0 * w->stride_h) - w->pad_top;
+    int32_t bottom = (int32_t)((w->y1 - 1u) * w->stride_h) - w->pad_top + (int32_t)r->span;
+    r->direct = r->x >= 0 && r->x + (int32_t)r->columns <= (int32_t)w->in_w && top >= 0 && bottom <= (int32_t)w->in_h;
+    cut_window(plan, p);
+    uint64_t parts = (uint64_t)w->kernel_h * plan->columns_apart;
+    if (parts > MAX_PARTS) return 0;
+    plan->lines = w->y1 - w->y0 < MAX_LINES ? w->y1 - w->y0 : MAX_LINES;
+    size_t left = bytes;
+    if (!r->direct) {
+        r->row_bytes = (size_t)r->columns * w->in_c;
+        if (bytes < BEYOND || r->row_bytes > bytes) return 0; /* and so no product below is too large */
+        left -= BEYOND;
+        if (r->row_bytes * r->span > left) return 0;
+        /* Half of what is left, or less, lets several output rows be done together. */
+        uint64_t more = (left - r->row_bytes * r->span) / 2u / ((uint64_t)r->row_bytes * w->stride_h);
+        if (more < plan->lines - 1u) plan->lines = (uint32_t)more + 1u;
+        r->held = r->span + (plan->lines - 1u) * w->stride_h;
+        left -= r->row_bytes * r->held;
+        r->ring = memory;
+    }
+    size_t pixel = r->direct ? p->input.pixel : w->in_c;
+    plan->part_step = (size_t)w->dilation_w * pixel;
+    plan->product.g.a_pitch = (size_t)w->stride_w * pixel;
+    plan->product.g.k = (uint32_t)parts * plan->product.part_bytes;
+    plan->spread = NULL;
+    plan->at_once = NEUTRON_PRODUCT_CHANNELS;
+    if (plan->product.part_bytes != plan->run) {
+        size_t fit = left / plan->product.g.k / NEUTRON_BLOCK * NEUTRON_BLOCK;
+        if (fit == 0) return 0;
+        if (fit < plan->at_once) plan->at_once = (uint32_t)fit;
+        plan->spread = memory + (bytes - left);
+    }
+    return 1;
+}
+
+int neutron_conv_rows(const NeutronMachine *machine, const NeutronConv2DParams *p, int8_t *memory, size_t bytes) {
+    const NeutronWindow *w = &p->window;
+    Plan plan;
+    plan.code = neutron_product_code();
+    if (plan.code == NULL || !make_plan(&plan, p, memory, bytes)) return 0;
+    plan.rows.w = w;
+    plan.rows.view = &p->input;
+    plan.rows.input = (const int8_t *)neutron_read(machine, p->input.ref);
+    plan.rows.copy = plan.code->copy;
+    plan.rows.zero = p->input_zero ^ plan.code->flip;
+    plan.product.flipped = !plan.rows.direct;
+    if (!plan.rows.direct) memset(memory, plan.rows.zero, plan.rows.row_bytes * plan.rows.held);
+    const int32_t *channels = (const int32_t *)(const void *)neutron_read(machine, p->channels);
+    const int8_t *weights = (const int8_t *)neutron_read(machine, p->weights);
+    int8_t *output = (int8_t *)neutron_write(machine, p->output.ref);
+    int32_t start[NEUTRON_PRODUCT_CHANNELS];
+    NeutronGemm *g = &plan.product.g;
+    g->raw = NULL;
+    g->out_pitch = p->output.pixel;
+    g->zero = p->output_zero;
+    g->low = p->clamp_min;
+    g->high = p->clamp_max;
+    plan.product.start = start;
+    size_t channel_bytes = neutron_groups(w->kernel_h * w->kernel_w * w->in_c) * NEUTRON_GROUP;
+    for (uint32_t j = 0; j < w->out_c; j += g->n) {
+        g->n = w->out_c - j < plan.at_once ? w->out_c - j : plan.at_once;
+        g->weights = weights + j * channel_bytes;
+        if (plan.spread) {
+            spread_weights(g->weights, g->n, g->k / plan.product.part_bytes, plan.run, plan.spread);
+            g->weights = plan.spread;
+        }
+        g->bias = channels + j;
+        g->multiplier = channels + w->out_c + j;
+        g->shift = channels + 2u * w->out_c + j;
+        plan.code->start(g->weights, g->k, g->n, g->bias, start);
+        for (uint32_t b = 0; b < w->batch; ++b) {
+            plan.rows.batch = b;
+            plan.rows.next = INT32_MIN;
+            for (uint32_t oy = w->y0; oy < w->y1; oy += plan.lines) {
+                uint32_t count = w->y1 - oy < plan.lines ? w->y1 - oy : plan.lines;
+                output_rows(&plan, &p->output, output + j, oy, count);
+            }
+        }
+    }
+    return 1;
+}
