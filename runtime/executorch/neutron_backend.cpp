@@ -4,7 +4,10 @@
 // activations is taken from the method's temporary allocator for each call: the delegates of a program run one after
 // the other, and need room for the largest, not for all. The payload stays where ExecuTorch loaded it; it is copied
 // only if that place is not aligned as the runtime needs it.
+#include <atomic>
 #include <cinttypes>
+#include <cstdlib>
+#include <mutex>
 #include <cstring>
 #include <new>
 
@@ -14,6 +17,7 @@
 #include <executorch/runtime/platform/log.h>
 
 #include "neutron.h"
+#include "neutron_pool.h"
 #include "payload.h"
 #include "transpose.h"
 
@@ -259,6 +263,50 @@ struct Trace {
   }
 };
 
+// Pools by their number of threads. They stay until the process ends: a run may be using one.
+class Pools {
+ public:
+  bool use(uint32_t count) {
+    if (count < 1 || count > kMost) {
+      return false;
+    }
+    if (count == current_.load()) {
+      return true;
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (count > 1 && pools_[count].load() == nullptr) {
+      pools_[count].store(neutron_pool_create(count));
+    }
+    const bool made = count == 1 || pools_[count].load() != nullptr;
+    current_.store(made ? count : 1);
+    return made;
+  }
+
+  // What a run is given: null for one thread.
+  const NeutronThreads* threads() const {
+    return neutron_pool_threads(pools_[current_.load()].load());
+  }
+
+  static Pools& get() {
+    static Pools* pools = new Pools; // never destroyed: threads may outlive static objects
+    return *pools;
+  }
+
+ private:
+  static constexpr uint32_t kMost = 64;
+
+  Pools() {
+    const char* count = std::getenv("OPENNEUTRON_THREADS");
+    if (count != nullptr) {
+      use(static_cast<uint32_t>(std::strtoul(count, nullptr, 10)));
+    }
+  }
+
+  std::mutex mutex_;
+  std::atomic<uint32_t> current_{1};
+  std::atomic<NeutronPool*> pools_[kMost + 1]{};
+};
+
 class NeutronBackend final : public BackendInterface {
  public:
   bool is_available() const override {
@@ -321,7 +369,8 @@ class NeutronBackend final : public BackendInterface {
         payload.outputs,
         scratch,
         prefetch,
-        trace.tracer != nullptr ? &hooks : nullptr};
+        trace.tracer != nullptr ? &hooks : nullptr,
+        Pools::get().threads()};
     const NeutronStatus status = neutron_run(&handle->model, &run);
     if (status != NEUTRON_STATUS_OK) {
       char text[kMessageBytes];
@@ -384,3 +433,8 @@ NeutronBackend backend;
 
 } // namespace
 } // namespace openneutron
+
+// For the program around: how many threads the next runs use; 0 if all is well.
+extern "C" __attribute__((visibility("default"))) int neutron_backend_set_threads(uint32_t count) {
+  return openneutron::Pools::get().use(count) ? 0 : 1;
+}

@@ -106,6 +106,15 @@ typedef struct NeutronHooks {
     void (*trace)(void *context, uint32_t call, uint32_t kernel, int begin);
 } NeutronHooks;
 
+/* Threads that a run may use, which are the application's: `run` calls the task for the parts 0 .. parts - 1, at the
+ * same time or not, in any order, and returns when all are done. There may be more parts than threads. */
+typedef void (*NeutronTask)(void *argument, uint32_t part);
+typedef struct NeutronThreads {
+    void *context;
+    uint32_t count;
+    void (*run)(void *context, uint32_t parts, NeutronTask task, void *argument);
+} NeutronThreads;
+
 /* The buffers of one run. `scratch` and `prefetch` must be aligned to 16 bytes, inputs and outputs to their
  * element size; a size 0 needs no buffer. */
 typedef struct NeutronRun {
@@ -116,6 +125,7 @@ typedef struct NeutronRun {
     NeutronBuffer scratch;
     NeutronBuffer prefetch;
     const NeutronHooks *hooks;
+    const NeutronThreads *threads; /* null: all is computed by the calling thread */
 } NeutronRun;
 
 /* Check a compiled model and fill in `model`. On an error `problem_call` and `problem_kernel` say where. */

@@ -1,5 +1,6 @@
 /* The driver: checks a microcode once, runs it many times. */
 #include "kernel.h"
+#include "parallel.h"
 
 #define PREPARED 0x4E4E4F52u
 
@@ -218,14 +219,15 @@ NeutronStatus neutron_run(const NeutronModel *model, const NeutronRun *run) {
                               .prefetch = (uint8_t *)run->prefetch.data,
                               .inputs = run->inputs,
                               .outputs = run->outputs,
-                              .hooks = hooks};
+                              .hooks = hooks,
+                              .threads = run->threads};
     const uint8_t *at = (const uint8_t *)h + h->calls_offset;
     for (uint32_t i = 0; i < h->calls;) {
         uint32_t kind = *(const uint32_t *)(const void *)at & 0xFFFFu;
         bool trace = hooks && hooks->trace;
         machine.call = i;
         if (trace) hooks->trace(hooks->context, i, kind, 1);
-        status = (NeutronStatus)neutronKernels[kind](&machine, at + 4);
+        status = (NeutronStatus)neutron_call(&machine, kind, at + 4);
         if (trace) hooks->trace(hooks->context, i, kind, 0);
         if (status != NEUTRON_STATUS_OK) return status;
         for (uint32_t records = record_count(at); records > 0; --records, ++i) {

@@ -23,6 +23,7 @@ typedef struct NeutronMachine {
     const NeutronConstBuffer *inputs;
     const NeutronBuffer *outputs;
     const NeutronHooks *hooks;
+    const NeutronThreads *threads;
     uint32_t call; /* the number of the call that runs */
 } NeutronMachine;
 

@@ -252,6 +252,9 @@ CODES: dict[str, CodeInfo] = {
         "every operator is off by one step. It differed by more: a wrong layout, scale or order, which is a "
         "defect of the compiler or of an operator's kernel. `--no-verify` (`verify=False`) skips the check.",
     ),
+    "ON518": CodeInfo(
+        "not a number of threads", "`threads` or OPENNEUTRON_THREADS is not a number of threads for a run."
+    ),
     "ON601": CodeInfo("file cannot be written", "The output folder does not exist or is not writable."),
     "ON602": CodeInfo("model file cannot be read", "There is no such file, or it may not be read."),
     "ON603": CodeInfo(

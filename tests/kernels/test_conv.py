@@ -191,8 +191,10 @@ def test_wide_depthwise():
         weights = make.weights((1, 3, 3, channels), axis=3)
         shape = (source.shape[0], _out(h, 3, stride, 1, padding), _out(w, 3, stride, 1, padding), channels)
         out = make.tensor(shape, make.quant(0.02, 2.0))
-        options = {"padding": padding, "strideH": stride, "strideW": stride, "dilationHFactor": 1,
-                   "dilationWFactor": 1, "depthMultiplier": 1, "fusedActivationFunction": _act(make)}  # fmt: skip
+        options = {
+            "padding": padding, "strideH": stride, "strideW": stride, "dilationHFactor": 1,
+            "dilationWFactor": 1, "depthMultiplier": 1, "fusedActivationFunction": _act(make),
+        }  # fmt: skip
         bias = make.bias(channels, source, weights)
         return Op(Builtin.DEPTHWISE_CONV_2D, [source, weights, bias], [out], options)
 

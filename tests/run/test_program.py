@@ -165,3 +165,11 @@ def _run_threads(work) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def test_threads_do_not_change_results() -> None:
+    pte = compiled(Several).pte
+    alone, shared = load_program(pte, threads=1), load_program(pte, threads=3)
+    for seed in range(4):
+        inputs = inputs_of(Several, seed)
+        assert_same(shared.run(inputs), alone.run(inputs))

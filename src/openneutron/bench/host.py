@@ -63,9 +63,9 @@ def random_inputs(graph: Graph, seed: int = 0) -> list[np.ndarray]:
     return arrays
 
 
-def default_runner(model: bytes, inputs: Sequence[np.ndarray]) -> Callable[[], None]:
-    """One inference of LiteRT's interpreter as it comes, on one thread."""
-    interpreter = Interpreter(model_content=model, num_threads=1)
+def default_runner(model: bytes, inputs: Sequence[np.ndarray], threads: int = 1) -> Callable[[], None]:
+    """One inference of LiteRT's interpreter as it comes."""
+    interpreter = Interpreter(model_content=model, num_threads=threads)
     interpreter.allocate_tensors()
     indices = [detail["index"] for detail in interpreter.get_input_details()]
 
@@ -83,7 +83,7 @@ def time_host(
     """Time one compiled graph; `litert` are the bytes of the graph it was compiled from."""
     runs, few = (QUICK_RUNS, QUICK_REFERENCE_RUNS) if quick else (RUNS, REFERENCE_RUNS)
     inputs = random_inputs(graph)
-    simulator, reference = NativeModel(microcode, weights, graph.name), Reference(graph)
+    simulator, reference = NativeModel(microcode, weights, graph.name, threads=1), Reference(graph)
     pairs = zip(simulator.run(inputs), reference.run(inputs), strict=True)
     exact = all(np.array_equal(got, want.reshape(got.shape)) for got, want in pairs)
     return HostTimes(

@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_compile_options(parser)
     parser.add_argument("--data", metavar="FILE|DIR", help="labelled data, see above")
     parser.add_argument("--samples", type=int, metavar="N", help="use the first N samples only")
+    parser.add_argument("--threads", type=int, metavar="N", help="default: OPENNEUTRON_THREADS, else 1")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
 
 
@@ -119,7 +120,7 @@ def _all_scores(
                 rows.append(model(*single(i)).flatten())
                 advance((i + 1) / len(split))
         scores[name] = torch.stack(rows)
-    program = load_program(result.output, target=args.target)
+    program = load_program(result.output, target=args.target, threads=args.threads)
     with steps.step("Running the program on the simulator", bar=True) as advance:
         rows = []
         for i in range(len(split)):

@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output-dir", metavar="DIR", help="write output_0.npy, output_1.npy, ...")
     parser.add_argument("--labels", metavar="FILE", help="names of the classes, one a line")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run N times, for the time")
+    parser.add_argument("--threads", type=int, metavar="N", help="default: OPENNEUTRON_THREADS, else 1")
     parser.add_argument("--seed", type=int, default=0, help="of random inputs")
     parser.add_argument("--target", default=DEFAULT_TARGET, help=f"{', '.join(TARGETS)} (default)")
     parser.add_argument(
@@ -85,11 +86,11 @@ def _load(path: Path, args: argparse.Namespace) -> tuple[Any, list[tuple[tuple[i
                 "a .tflite does not run in ExecuTorch",
                 "Compile it to a .pte first.",
             )
-        model = load_litert(path, CompileOptions(config=args.target))
+        model = load_litert(path, CompileOptions(config=args.target), args.threads)
         return model, [(shape, str(dtype)) for shape, dtype in model.inputs]
     from openneutron.run.program import load_program
 
-    program = load_program(path, target=args.target, etdump=bool(args.etdump))
+    program = load_program(path, target=args.target, etdump=bool(args.etdump), threads=args.threads)
     specs = [(s.shape, s.dtype) for s in program.method().inputs if s is not None]
     return program, specs
 

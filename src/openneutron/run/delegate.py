@@ -61,6 +61,17 @@ def load_runtime(library: Path = DELEGATE) -> Runtime:
     return runtime
 
 
+def use_threads(count: int) -> None:
+    """Set how many threads the delegate's next runs in this process use."""
+    if _delegate().neutron_backend_set_threads(ctypes.c_uint32(count)) != 0:
+        fail("ON504", DELEGATE.name, f"{count} threads cannot be started", "Ask for fewer.")
+
+
+@cache
+def _delegate() -> ctypes.CDLL:
+    return ctypes.CDLL(str(DELEGATE))
+
+
 def _load(library: Path) -> None:
     try:
         # Global: a registration must reach the one registry of the process, in libexecutorch.

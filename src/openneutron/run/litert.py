@@ -19,9 +19,9 @@ from openneutron.target import find_target
 class LiteRTProgram:
     """A compiled LiteRT model, ready to run; from one thread at a time."""
 
-    def __init__(self, compiled: CompiledGraph, where: str):
+    def __init__(self, compiled: CompiledGraph, where: str, threads: int | None = None):
         self.compiled = compiled
-        self._native = NativeModel(compiled.microcode, compiled.weights, where)
+        self._native = NativeModel(compiled.microcode, compiled.weights, where, threads=threads)
 
     @property
     def inputs(self) -> list[tuple[tuple[int, ...], np.dtype]]:
@@ -33,9 +33,11 @@ class LiteRTProgram:
         return self._native.run(inputs)
 
 
-def load_litert(source: Path | str | bytes, options: CompileOptions | None = None) -> LiteRTProgram:
+def load_litert(
+    source: Path | str | bytes, options: CompileOptions | None = None, threads: int | None = None
+) -> LiteRTProgram:
     """Compile a .tflite file (or its bytes) and make it ready to run on this machine."""
     data, where = read_program(source)
     options = options or CompileOptions()
     graph = read(data, where)
-    return LiteRTProgram(compile_graph(graph, find_target(options.config), options), where)
+    return LiteRTProgram(compile_graph(graph, find_target(options.config), options), where, threads)

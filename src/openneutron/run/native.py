@@ -12,6 +12,7 @@ import numpy as np
 
 from openneutron.compiler.microcode import ALIGNMENT, DType, Kernel
 from openneutron.diagnostics import fail
+from openneutron.run.threads import thread_count
 
 LIBRARY = Path(__file__).resolve().parents[1] / "_native" / "libneutron.so"
 
@@ -80,6 +81,7 @@ class _Run(ctypes.Structure):
         ("scratch", _Buffer),
         ("prefetch", _Buffer),
         ("hooks", ctypes.POINTER(_Hooks)),
+        ("threads", ctypes.c_void_p),
     )
 
 
@@ -92,6 +94,19 @@ def load(path: Path = LIBRARY) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     library.neutron_describe.restype = ctypes.c_char_p
     return library
+
+
+@cache
+def _threads(library: Path, count: int) -> int | None:
+    """Threads for runs, shared by all models of the process; None for one thread."""
+    if count == 1:
+        return None
+    loaded = load(library)
+    loaded.neutron_pool_create.restype = loaded.neutron_pool_threads.restype = ctypes.c_void_p
+    pool = loaded.neutron_pool_create(ctypes.c_uint32(count))
+    if not pool:
+        fail("ON504", str(library.name), f"{count} threads cannot be started", "Ask for fewer.")
+    return loaded.neutron_pool_threads(ctypes.c_void_p(pool))
 
 
 def _aligned(size: int) -> np.ndarray:
@@ -116,9 +131,19 @@ def _buffer(array: np.ndarray) -> _Buffer:
 
 
 class NativeModel:
-    """A microcode with its weights, prepared by the C runtime; safe to run from one thread at a time."""
+    """A microcode with its weights, prepared by the C runtime; safe to run from one thread at a time.
 
-    def __init__(self, microcode: bytes, weights: bytes, name: str = "microcode", library: Path = LIBRARY):
+    `threads` is how many share the work of a run; None stands for OPENNEUTRON_THREADS, else 1.
+    """
+
+    def __init__(
+        self,
+        microcode: bytes,
+        weights: bytes,
+        name: str = "microcode",
+        library: Path = LIBRARY,
+        threads: int | None = None,
+    ):
         self._library = load(library)
         self._name = name
         self._microcode, self._weights = _copied(microcode), _copied(weights)
@@ -132,7 +157,7 @@ class NativeModel:
         self.inputs = [_described(model.inputs[i]) for i in range(model.input_count)]
         self.outputs = [_described(model.outputs[i]) for i in range(model.output_count)]
         self._scratch, self._prefetch = _aligned(model.scratch_bytes), _aligned(model.prefetch_bytes)
-        # Arrays and the description of a run are made once: asking NumPy for an address takes as long as a small layer.
+        # Made once: asking NumPy for the address of an array takes as long as a small layer.
         self._arrays = [_aligned_array(shape, dtype) for shape, dtype in (*self.inputs, *self.outputs)]
         self._buffers = (_Buffer * len(self._arrays))(*map(_buffer, self._arrays))
         self._run_arguments = _Run(
@@ -143,6 +168,7 @@ class NativeModel:
             _buffer(self._scratch),
             _buffer(self._prefetch),
             None,
+            _threads(library, thread_count(threads)),
         )
         self._call = (ctypes.byref(self._model), ctypes.byref(self._run_arguments))
 

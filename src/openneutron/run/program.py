@@ -19,7 +19,7 @@ import torch
 from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.files import write_atomically
 from openneutron.package.payload import check_fits
-from openneutron.run.delegate import REHEARSE, load_runtime
+from openneutron.run.delegate import REHEARSE, load_runtime, use_threads
 from openneutron.run.native import NativeModel
 from openneutron.run.program_file import (
     MethodInfo,
@@ -30,6 +30,7 @@ from openneutron.run.program_file import (
     parse_program,
     read_program,
 )
+from openneutron.run.threads import thread_count
 from openneutron.target import DEFAULT_TARGET
 
 if TYPE_CHECKING:
@@ -40,10 +41,22 @@ _REHEARSAL_SECONDS = 60
 
 
 class LoadedProgram:
-    """A program ready to run. Calls from several threads take turns; to run at once, each loads its own."""
+    """A program ready to run. Calls from several threads take turns; to run at once, each loads its own.
 
-    def __init__(self, runtime: Runtime, data: bytes, info: ProgramInfo, where: str, etdump: bool = False):
+    `threads` is how many the delegate shares its work with; None stands for OPENNEUTRON_THREADS, else 1.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        data: bytes,
+        info: ProgramInfo,
+        where: str,
+        etdump: bool = False,
+        threads: int | None = None,
+    ):
         self.info = info
+        self._threads = thread_count(threads)
         self._where = where
         self._runtime = runtime
         self._lock = threading.Lock()
@@ -64,6 +77,7 @@ class LoadedProgram:
         arguments = self._arguments(info, inputs)
         with self._lock:
             loaded = self._load(info)
+            use_threads(self._threads)
             try:
                 outputs = loaded.execute(arguments)
             except RuntimeError as error:
@@ -139,7 +153,11 @@ class LoadedProgram:
 
 
 def load_program(
-    source: Path | str | bytes, *, target: str = DEFAULT_TARGET, etdump: bool = False
+    source: Path | str | bytes,
+    *,
+    target: str = DEFAULT_TARGET,
+    etdump: bool = False,
+    threads: int | None = None,
 ) -> LoadedProgram:
     """Load a .pte file (or its bytes) to run it here; whatever is wrong with it is a diagnostic."""
     data, where = read_program(source)
@@ -152,7 +170,7 @@ def load_program(
         for i, delegate in enumerate(d for d in method.delegates if d.is_neutron):
             place = f"{where}: {method.name}, delegate {i}"
             check_fits(delegate.payload(place), target, place)
-    return LoadedProgram(runtime, data, info, where, etdump)
+    return LoadedProgram(runtime, data, info, where, etdump, threads)
 
 
 def rehearse(data: bytes, where: str) -> None:

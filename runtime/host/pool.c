@@ -1,0 +1,152 @@
+/* Threads that wait for parts of a kernel call. Calls follow one another within microseconds, so a thread first spins
+ * for the next one; when none comes it sleeps. */
+#include "neutron_pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define PAUSE() _mm_pause()
+#else
+#define PAUSE() (void)0
+#endif
+
+#define SPINS 4000u /* pauses, some dozens of microseconds, before a thread sleeps or lets others run */
+
+#define NOT_YET UINT32_MAX /* in place of a part: work is being published */
+
+typedef struct {
+    NeutronPool *pool;
+    pthread_t thread;
+} Worker;
+
+struct NeutronPool {
+    NeutronThreads threads;
+    Worker *workers; /* count - 1 of them: the caller works, too */
+    uint32_t started;
+    unsigned process; /* how often the process had forked: a child has the memory, but not the threads */
+    atomic_flag busy;
+    /* Which piece of work it is (upper half) and the next part of it that nobody has taken (lower half). Whoever
+     * moves it on has the part, and knows that what was read of the work before belongs to it. */
+    atomic_ullong ticket;
+    atomic_uint parts, done;
+    _Atomic(NeutronTask) task;
+    _Atomic(void *) argument;
+    atomic_uint sleepers;
+    atomic_int stop;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+};
+
+static atomic_uint forks;
+static pthread_once_t watching = PTHREAD_ONCE_INIT;
+
+static void count_fork(void) { atomic_fetch_add(&forks, 1); }
+
+static void watch_forks(void) { (void)pthread_atfork(NULL, NULL, count_fork); }
+
+/* Take parts of the present work until there are none; returns the work's number. */
+static unsigned long long take_parts(NeutronPool *pool) {
+    for (;;) {
+        unsigned long long ticket = atomic_load(&pool->ticket);
+        uint32_t part = (uint32_t)ticket;
+        if (part == NOT_YET) continue;
+        NeutronTask task = atomic_load_explicit(&pool->task, memory_order_relaxed);
+        void *argument = atomic_load_explicit(&pool->argument, memory_order_relaxed);
+        if (part >= atomic_load_explicit(&pool->parts, memory_order_relaxed)) return ticket >> 32;
+        if (!atomic_compare_exchange_weak(&pool->ticket, &ticket, ticket + 1u)) continue;
+        task(argument, part);
+        atomic_fetch_add_explicit(&pool->done, 1, memory_order_release);
+    }
+}
+
+static void wait_for_work(NeutronPool *pool, unsigned long long seen) {
+    for (uint32_t i = 0; i < SPINS; ++i) {
+        if (atomic_load(&pool->ticket) >> 32 != seen) return;
+        PAUSE();
+    }
+    pthread_mutex_lock(&pool->mutex);
+    atomic_fetch_add(&pool->sleepers, 1);
+    while (atomic_load(&pool->ticket) >> 32 == seen) pthread_cond_wait(&pool->wake, &pool->mutex);
+    atomic_fetch_sub(&pool->sleepers, 1);
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+static void *work(void *argument) {
+    NeutronPool *pool = ((Worker *)argument)->pool;
+    while (!atomic_load(&pool->stop)) wait_for_work(pool, take_parts(pool));
+    return NULL;
+}
+
+/* Publish a piece of work. No part of the one before is left, so that no thread can take what is changed here. */
+static void begin(NeutronPool *pool, uint32_t parts, NeutronTask task, void *argument) {
+    atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
+    atomic_store_explicit(&pool->task, task, memory_order_relaxed);
+    atomic_store_explicit(&pool->argument, argument, memory_order_relaxed);
+    unsigned long long number = (atomic_load(&pool->ticket) >> 32) + 1u;
+    atomic_store(&pool->ticket, number << 32 | NOT_YET);
+    atomic_store(&pool->parts, parts);
+    atomic_store(&pool->ticket, number << 32);
+    if (atomic_load(&pool->sleepers) == 0) return;
+    pthread_mutex_lock(&pool->mutex);
+    pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+static void run(void *context, uint32_t parts, NeutronTask task, void *argument) {
+    NeutronPool *pool = (NeutronPool *)context;
+    if (atomic_load_explicit(&forks, memory_order_relaxed) != pool->process ||
+        atomic_flag_test_and_set_explicit(&pool->busy, memory_order_acquire)) {
+        for (uint32_t i = 0; i < parts; ++i) task(argument, i);
+        return;
+    }
+    begin(pool, parts, task, argument);
+    take_parts(pool);
+    for (uint32_t i = 0; atomic_load_explicit(&pool->done, memory_order_acquire) != parts; ++i) {
+        if (i < SPINS) PAUSE();
+        else sched_yield();
+    }
+    atomic_flag_clear_explicit(&pool->busy, memory_order_release);
+}
+
+NeutronPool *neutron_pool_create(uint32_t count) {
+    if (count == 0) return NULL;
+    NeutronPool *pool = (NeutronPool *)calloc(1, sizeof *pool);
+    Worker *workers = (Worker *)calloc(count, sizeof *workers);
+    if (pool == NULL || workers == NULL) {
+        free(pool);
+        free(workers);
+        return NULL;
+    }
+    pthread_once(&watching, watch_forks);
+    pool->process = atomic_load(&forks);
+    pool->workers = workers;
+    pool->threads = (NeutronThreads){.context = pool, .count = count, .run = run};
+    atomic_flag_clear(&pool->busy);
+    pthread_mutex_init(&pool->mutex, NULL);
+    pthread_cond_init(&pool->wake, NULL);
+    for (uint32_t i = 0; i + 1u < count; ++i) {
+        workers[i].pool = pool;
+        if (pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0) break; /* fewer will do */
+        ++pool->started;
+    }
+    return pool;
+}
+
+const NeutronThreads *neutron_pool_threads(const NeutronPool *pool) { return pool ? &pool->threads : NULL; }
+
+void neutron_pool_destroy(NeutronPool *pool) {
+    if (pool == NULL) return;
+    if (atomic_load(&forks) == pool->process) {
+        atomic_store(&pool->stop, 1);
+        begin(pool, 0, NULL, NULL);
+        for (uint32_t i = 0; i < pool->started; ++i) pthread_join(pool->workers[i].thread, NULL);
+    }
+    pthread_cond_destroy(&pool->wake);
+    pthread_mutex_destroy(&pool->mutex);
+    free(pool->workers);
+    free(pool);
+}

@@ -1,0 +1,123 @@
+"""Threads share the work of a run and never change its result."""
+
+from __future__ import annotations
+
+import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import numpy as np
+import pytest
+
+from openneutron.compiler.compile import compile_graph
+from openneutron.compiler.result import CompiledGraph
+from openneutron.diagnostics import OpenNeutronError
+from openneutron.litert.build import Builder
+from openneutron.litert.ir import Builtin, Graph, Padding, Quant, Tensor
+from openneutron.litert.reference import run_reference
+from openneutron.options import CompileOptions
+from openneutron.run.native import NativeModel
+from openneutron.run.threads import thread_count
+from openneutron.target import find_target
+
+RNG = np.random.default_rng(5)
+
+
+def _quant() -> Quant:
+    return Quant.per_tensor(float(RNG.uniform(0.02, 0.1)), int(RNG.integers(-20, 20)))
+
+
+def _conv(b: Builder, x: Tensor, channels: int, kernel: int, stride: int) -> Tensor:
+    """A SAME convolution; 0 channels: depthwise."""
+    n, h, w, c = x.shape
+    shape = (channels, kernel, kernel, c) if channels else (1, kernel, kernel, c)
+    weights = b.const(RNG.integers(-127, 128, shape).astype(np.int8), Quant.per_tensor(0.01))
+    assert x.quant is not None
+    bias = RNG.integers(-2000, 2000, channels or c).astype(np.int32)
+    options = {"padding": int(Padding.SAME), "strideH": stride, "strideW": stride, "dilationHFactor": 1,
+               "dilationWFactor": 1, "fusedActivationFunction": 0}  # fmt: skip
+    if not channels:
+        options["depthMultiplier"] = 1
+    kind = Builtin.CONV_2D if channels else Builtin.DEPTHWISE_CONV_2D
+    operands = [x, weights, b.const(bias, Quant.per_tensor(x.quant.scale[0] * 0.01))]
+    out = (n, -(-h // stride), -(-w // stride), channels or c)
+    return b.op(kind, operands, out, _quant(), options=options)
+
+
+def _network() -> Graph:
+    """Every kernel that is split, large enough to be."""
+    b = Builder()
+    x = b.input("x", (1, 33, 29, 3), quant=_quant())
+    y = _conv(b, x, 32, 3, 1)
+    z = _conv(b, _conv(b, y, 0, 3, 1), 32, 1, 1)
+    y = b.op(Builtin.ADD, [y, z], y.shape, _quant(), options={"fusedActivationFunction": 0})
+    y = b.op(Builtin.MUL, [y, z], y.shape, _quant(), options={"fusedActivationFunction": 0})
+    y = _conv(b, _conv(b, y, 0, 3, 2), 48, 3, 1)
+    pool = {"padding": int(Padding.SAME), "strideH": 2, "strideW": 2, "filterHeight": 2, "filterWidth": 2,
+            "fusedActivationFunction": 0}  # fmt: skip
+    small = (1, -(-y.shape[1] // 2), -(-y.shape[2] // 2), y.shape[3])
+    y = b.op(Builtin.MAX_POOL_2D, [y], small, y.quant, options=pool)
+    y = b.op(
+        Builtin.AVERAGE_POOL_2D,
+        [y],
+        (1, -(-small[1] // 2), -(-small[2] // 2), small[3]),
+        y.quant,
+        options=pool,
+    )
+    flat = b.reshape(y, (1, y.elements))
+    assert flat.quant is not None
+    weights = b.const(RNG.integers(-127, 128, (101, flat.shape[1])).astype(np.int8), Quant.per_tensor(0.01))
+    bias = b.const(RNG.integers(-99, 99, 101).astype(np.int32), Quant.per_tensor(flat.quant.scale[0] * 0.01))
+    options = {"fusedActivationFunction": 0, "keepNumDims": False}
+    return b.graph(
+        [b.op(Builtin.FULLY_CONNECTED, [flat, weights, bias], (1, 101), _quant(), options=options)]
+    )
+
+
+@cache
+def _case() -> tuple[CompiledGraph, list[list[np.ndarray]], list[list[np.ndarray]]]:
+    graph = _network()
+    inputs = [[RNG.integers(-128, 128, t.shape, np.int8) for t in graph.inputs] for _ in range(4)]
+    wanted = [run_reference(graph, x) for x in inputs]
+    return compile_graph(graph, find_target("imxrt700"), CompileOptions()), inputs, wanted
+
+
+def _check(threads: int, times: int = 5) -> None:
+    compiled, inputs, wanted = _case()
+    model = NativeModel(compiled.microcode, compiled.weights, threads=threads)
+    for _ in range(times):
+        for x, want in zip(inputs, wanted, strict=True):
+            (got,) = model.run(x)
+            np.testing.assert_array_equal(want[0].reshape(got.shape), got)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+def test_result_is_the_same(threads: int) -> None:
+    _check(threads, times=20)
+
+
+def test_models_share_a_pool() -> None:
+    """Runs at the same time: one has the threads, the others work alone."""
+    with ThreadPoolExecutor(4) as executor:
+        for done in [executor.submit(_check, 3, 40) for _ in range(4)]:
+            done.result()
+
+
+def test_forked_process() -> None:
+    """A child has the pool's memory without its threads; it must not wait for them."""
+    _check(2, times=1)
+    child = multiprocessing.get_context("fork").Process(target=_check, args=(2, 2))
+    child.start()
+    child.join(timeout=60)
+    assert child.exitcode == 0
+
+
+def test_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENNEUTRON_THREADS", raising=False)
+    assert thread_count() == 1
+    monkeypatch.setenv("OPENNEUTRON_THREADS", "3")
+    assert (thread_count(), thread_count(2)) == (3, 2)
+    for wrong in ("0", "-1", "many", "1000"):
+        monkeypatch.setenv("OPENNEUTRON_THREADS", wrong)
+        with pytest.raises(OpenNeutronError, match="ON518"):
+            thread_count()
