@@ -21,6 +21,10 @@ def net():
     layers = nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(512, 4)
     return nn.Sequential(*layers), (torch.randn(1, 1, 16, 16),), [torch.randn(1, 1, 16, 16) for _ in range(4)]
 
+def pooled():
+    layers = nn.MaxPool2d(2), nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4)
+    return nn.Sequential(*layers), (torch.randn(1, 3, 16, 16),), [torch.randn(1, 3, 16, 16) for _ in range(4)]
+
 def without_calibration():
     return net()[:2]
 

@@ -69,21 +69,15 @@ def execute(args: argparse.Namespace) -> None:
 def _of_program(args: argparse.Namespace) -> dict[str, Any]:
     from openneutron.report.sidecar import report_of_program
 
-    given = [name for name, default in _COMPILING.items() if getattr(args, name) != default]
+    unchanged = argparse.ArgumentParser()
+    add_compile_options(unchanged, output=False)
+    defaults = {"program": None, **vars(unchanged.parse_args([]))}
+    given = [name for name, default in defaults.items() if getattr(args, name) != default]
     if given:
         fail(
             "ON104", f"option --{given[0]}", f"has no effect on {args.model}: it is compiled", "Leave it out."
         )
     return report_of_program(Path(args.model))
-
-
-# What says nothing about a program that is compiled already, with what it is when it is not given.
-_COMPILING: dict[str, Any] = {
-    "converter": None, "quantize": True, "delegate": True, "use_qat": False, "per_channel": False,
-    "calibration": None, "use_random_dataset": False, "remove_quant_io_ops": False, "sram": None,
-    "use_channels_last_dim_order": False, "keep_float": (), "operators_not_to_delegate": (),
-    "fetch_constants_to_sram": False, "program": None,
-}  # fmt: skip
 
 
 def _of_model(args: argparse.Namespace, source: Source, steps: Steps) -> dict[str, Any]:
@@ -120,7 +114,14 @@ def _explore(args: argparse.Namespace, result: Result, steps: Steps, missing: li
 
     if result.module is None or args.converter == "eiq":
         return delegation_pays(result.program)
-    again = partial(compile_model, int8_io=args.remove_quant_io_ops, delegate=args.delegate)
+    again = partial(
+        compile_model,
+        recipe=args.recipe,
+        core=args.core,
+        int8_io=args.remove_quant_io_ops,
+        delegate=args.delegate,
+        verify=False,
+    )
     with steps.step("What if", bar=True) as advance:
         found = explore(result.program, result.module, result.example_inputs, again, advance)
     if count := left_out(result.program, result.module):

@@ -51,10 +51,11 @@ def report_from_program(path: Path | str, *, note: str = "") -> dict[str, Any]:
     arguments = {name: [0 if p is None else p.input_args for p in found] for name, found in payloads.items()}
     target = _target(payloads)
     walk = _Walk(target)
-    for name, steps in program_steps(raw, arguments, where).items():
+    methods = {name: m for name, m in program_steps(raw, arguments, where).items() if m.steps}
+    for name, steps in methods.items():  # one without steps returns constants: scales of int8 inputs, say
         walk.method(name, steps, payloads[name])
     every = [p for found in payloads.values() for p in found if p is not None]
-    summary = _summary(Path(path), info, walk, every, target)
+    summary = _summary(Path(path), info, walk, every, target) | {"methods": list(methods), "verified": None}
     return assemble(
         name=Path(path).stem,
         summary=summary,
@@ -257,7 +258,9 @@ def _summary(
         "converter": "open" if all(p.is_open for p in payloads) else "eiq",
         "partitions": len(walk.memory),
         "npu_nodes": sum(n.where == "npu" for n in walk.nodes),
-        "cpu_nodes": [{"node": n.name, "op": n.op, **_NO_REASON} for n in cpu],
+        "cpu_nodes": [
+            {"node": n.name, "op": n.op, "kernel": n.op, "int8": n.dtype == "int8", **_NO_REASON} for n in cpu
+        ],
         "macs_npu": sum(e.macs for e in walk.events if e.kind == "kernel"),
         "macs_cpu": sum(n.macs for n in cpu),
         "scratch_bytes": scratch,
@@ -271,6 +274,7 @@ def _summary(
         "cycles_cpu": spent("cpu"),
         "cycles_borders": spent(*BORDER_KINDS),
         "kernels": [kernel.name for kernel in sorted(kernels)],
+        "cpu_kernels": sorted({n.op for n in cpu}),
         "chip": target.chip,
         "npu": target.hw_version,
         "sram_bytes": target.sram_bytes,

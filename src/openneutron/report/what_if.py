@@ -87,13 +87,15 @@ def explore(
     program: CompiledProgram,
     module: GraphModule | torch.nn.Module | torch.export.ExportedProgram,
     inputs: Inputs,
-    compile: Callable[..., CompiledProgram] = compile_model,
+    compile: Callable[..., CompiledProgram] | None = None,
     progress: Callable[[float], None] = lambda part: None,
 ) -> list[WhatIf]:
-    """All answers for a program that `compile(module, inputs, options=...)` made, the best first.
+    """All answers for a program that `compile(module, inputs, options=...)` (`compile_model`) made.
 
-    `module` is the quantized one; of an exported program the layout cannot be changed any more.
+    The best comes first. `module` is the quantized one; of an exported program the layout cannot be changed
+    any more.
     """
+    compile = compile or partial(compile_model, verify=False)
     jobs: list[Callable[[], WhatIf | None]] = []
     now = figures(program)
     if program.rejected and not program.delegated:
