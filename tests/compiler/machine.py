@@ -23,22 +23,29 @@ def run_plan(graph: Graph, plan: MemoryPlan, inputs: list[np.ndarray]) -> list[n
     outs = [np.zeros(t.nbytes, np.uint8) for t in graph.outputs]
 
     def memory(t: Tensor) -> np.ndarray:
+        """The bytes of a tensor where they lie: rows of its last axis, or one row."""
         view = plan.schedule.storage.views[t]
         area = {Home.SCRATCH: [scratch], Home.INPUT: ins, Home.OUTPUT: outs}[view.buffer.home]
         base = plan.offsets[view.buffer] if view.buffer.home is Home.SCRATCH else 0
         whole = area[0 if view.buffer.home is Home.SCRATCH else view.buffer.number]
         begin = base + view.offset
-        assert begin + t.nbytes <= len(whole)
-        return whole[begin : begin + t.nbytes]
+        run = t.shape[-1] if view.pitch else t.nbytes
+        rows = t.nbytes // run
+        assert begin + (rows - 1) * view.pitch + run <= len(whole)
+        return np.lib.stride_tricks.as_strided(whole[begin:], (rows, run), (view.pitch, 1))
 
     for op in plan.schedule.steps:
         values = [
-            None if t is None else t.array if t.is_const else memory(t).copy().view(t.dtype).reshape(t.shape)
+            None
+            if t is None
+            else t.array
+            if t.is_const
+            else memory(t).flatten().view(t.dtype).reshape(t.shape)
             for t in op.inputs
         ]
         for t, value in zip(op.outputs, run_op(op, values), strict=True):
             assert not any(memory(t) is x for x in ins)
-            memory(t)[:] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+            memory(t)[:] = np.ascontiguousarray(value).reshape(-1).view(np.uint8).reshape(memory(t).shape)
     return [o.view(t.dtype).reshape(t.shape) for o, t in zip(outs, graph.outputs, strict=True)]
 
 

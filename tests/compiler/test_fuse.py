@@ -273,6 +273,62 @@ def test_concatenation_along_rows_and_its_slices_move_nothing():
     assert plan.scratch_bytes == 8 * 4 * 4
 
 
+CHANNELS = {"axis": 3, **NO_ACTIVATION}
+
+
+def test_concatenation_of_channels_is_written_in_place():
+    """Two branches of a network, as in Inception: nothing is copied."""
+    b = Builder()
+    x = b.input("x", (1, 6, 6, 3), quant=Q)
+    left, right = conv(b, x, channels=5, padding=Padding.SAME), conv(b, x, 1, channels=4)
+    y = b.op(Builtin.CONCATENATION, [left, right], (1, 6, 6, 9), Q, options=CHANNELS)
+    fused, plan = lowered(b.graph([conv(b, y, kernel=1)]))
+    assert "CONCATENATION" in kinds(fused)
+    assert [op.kind.name for op in plan.schedule.steps] == ["CONV_2D"] * 3
+    assert plan.scratch_bytes == 6 * 6 * 9 + 12
+
+
+def test_concatenations_of_concatenations_are_written_in_place():
+    """As in DenseNet: every block reads all maps before it."""
+    b = Builder()
+    y = conv(b, b.input("x", (1, 6, 6, 3), quant=Q), channels=4, padding=Padding.SAME)
+    for _ in range(3):
+        more = conv(b, padded(b, y, ((0, 0), (1, 1), (1, 1), (0, 0))), channels=3)
+        shape = (1, 6, 6, y.shape[3] + 3)
+        y = b.op(Builtin.CONCATENATION, [y, more], shape, Q, options=CHANNELS)
+    _, plan = lowered(b.graph([conv(b, y, kernel=1)]))
+    assert [op.kind.name for op in plan.schedule.steps] == ["CONV_2D"] * 5
+    assert plan.scratch_bytes == 6 * 6 * 13 + 12
+
+
+def test_slices_of_channels_are_read_in_place():
+    """As in ShuffleNet: each half of the channels goes its own way."""
+    b = Builder()
+    y = conv(b, b.input("x", (1, 6, 6, 3), quant=Q), channels=8, padding=Padding.SAME)
+    halves = [
+        b.op(Builtin.SLICE, [y, b.ints((0, 0, 0, at)), b.ints((1, 6, 6, 4))], (1, 6, 6, 4), Q)
+        for at in (0, 4)
+    ]
+    other = conv(b, halves[1], padding=Padding.SAME)
+    total = b.op(Builtin.ADD, [halves[0], other], other.shape, R, options=NO_ACTIVATION)
+    pooled = b.op(Builtin.AVERAGE_POOL_2D, [halves[0]], (1, 3, 3, 4), Q, options=POOL)
+    _, plan = lowered(b.graph([total, pooled]))
+    assert sorted(op.kind.name for op in plan.schedule.steps) == [
+        "ADD",
+        "AVERAGE_POOL_2D",
+        "CONV_2D",
+        "CONV_2D",
+    ]
+
+
+def test_slice_of_channels_that_a_table_reads_is_copied():
+    b = Builder()
+    y = conv(b, b.input("x", (1, 6, 6, 3), quant=Q), channels=8)
+    half = b.op(Builtin.SLICE, [y, b.ints((0, 0, 0, 4)), b.ints((1, 4, 4, 4))], (1, 4, 4, 4), Q)
+    _, plan = lowered(b.graph([conv(b, b.op(Builtin.TANH, [half], half.shape, Quant.per_tensor(1 / 128)))]))
+    assert [op.kind.name for op in plan.schedule.steps] == ["CONV_2D", "SLICE", "CUSTOM", "CONV_2D"]
+
+
 def test_output_that_is_an_input_a_constant_or_twice_the_same_is_copied():
     b = Builder()
     x = b.input("x", (1, 4), quant=Q)

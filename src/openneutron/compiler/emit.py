@@ -58,7 +58,7 @@ def _supports(op: Op) -> Reject | None:
 
 def emit_step(op: Op, plan: MemoryPlan, pool: ConstPool) -> list[KernelCall]:
     """The kernel calls of one step."""
-    return _calls(op, partial(_ref, plan), pool)
+    return _calls(op, partial(_ref, plan), pool, partial(_pitch, plan))
 
 
 def emit_cascade(ops: Sequence[Op], cascade: Cascade, plan: MemoryPlan, pool: ConstPool) -> list[KernelCall]:
@@ -101,7 +101,11 @@ def emit_parts(op: Op, plan: MemoryPlan, most: int) -> Iterator[tuple[list[Kerne
         def ref(tensor: Tensor, part: Part = part) -> Ref:
             return _ref(plan, op.output).plus(part.first) if tensor is part.op.output else _ref(plan, tensor)
 
-        yield [widen_output(call, op.output) for call in _calls(part.op, ref, pool)], pool.bytes()
+        def pitch(tensor: Tensor) -> int:
+            return _pitch(plan, tensor) if tensor in plan.schedule.storage.views else 0
+
+        calls = _calls(part.op, ref, pool, pitch)
+        yield [widen_output(call, op.output, _pitch(plan, op.output)) for call in calls], pool.bytes()
 
 
 def _ref(plan: MemoryPlan, tensor: Tensor) -> Ref:
@@ -112,12 +116,18 @@ def _ref(plan: MemoryPlan, tensor: Tensor) -> Ref:
     return Ref(_REGION[view.buffer.home], view.buffer.number, offset=view.offset)
 
 
-def _calls(op: Op, ref: Callable[[Tensor], Ref], pool: ConstPool) -> list[KernelCall]:
+def _pitch(plan: MemoryPlan, tensor: Tensor) -> int:
+    return plan.schedule.storage.views[tensor].pitch
+
+
+def _calls(
+    op: Op, ref: Callable[[Tensor], Ref], pool: ConstPool, pitch: Callable[[Tensor], int] = lambda tensor: 0
+) -> list[KernelCall]:
     if is_table(op):
         return [_table_call(op, ref, pool)]
     if PADDING in op.options:
-        return _padded_calls(op, ref, pool)
-    return select(op, ref, pool)
+        return _padded_calls(op, ref, pool, pitch)
+    return select(op, ref, pool, pitch)
 
 
 def _table_call(op: Op, ref: Callable[[Tensor], Ref], pool: ConstPool) -> KernelCall:
@@ -145,7 +155,9 @@ def _virtual(op: Op) -> tuple[Op, Tensor]:
     return Op(op.kind, [padded, *op.inputs[1:]], op.outputs, options, op.origin), padded
 
 
-def _padded_calls(op: Op, ref: Callable[[Tensor], Ref], pool: ConstPool) -> list[KernelCall]:
+def _padded_calls(
+    op: Op, ref: Callable[[Tensor], Ref], pool: ConstPool, pitch: Callable[[Tensor], int]
+) -> list[KernelCall]:
     """Select for the padded input, then make the window start outside of the real one.
 
     Convolutions take taps outside of the input as the zero point, which is what the padding holds; maxima
@@ -154,8 +166,12 @@ def _padded_calls(op: Op, ref: Callable[[Tensor], Ref], pool: ConstPool) -> list
     virtual, padded = _virtual(op)
     source = op.operand(0)
     top, _, left, _ = op.options[PADDING]
-    _, height, width, channels = source.shape
-    calls = select(virtual, lambda t: ref(source) if t is padded else ref(t), pool)
+    _, height, width, _ = source.shape
+
+    def real(tensor: Tensor) -> Tensor:
+        return source if tensor is padded else tensor
+
+    calls = select(virtual, lambda t: ref(real(t)), pool, lambda t: pitch(real(t)))
     result: list[KernelCall] = []
     for call in calls:
         assert isinstance(call, Conv2D | DepthwiseConv2D | MaxPool2D), f"{call} has no padding"
@@ -164,7 +180,9 @@ def _padded_calls(op: Op, ref: Callable[[Tensor], Ref], pool: ConstPool) -> list
             window, in_h=height, in_w=width, pad_top=window.pad_top + top, pad_left=window.pad_left + left
         )
         result.append(
-            dataclasses.replace(call, window=window, input=View(call.input.ref, channels, width * channels))
+            dataclasses.replace(
+                call, window=window, input=View(call.input.ref, call.input.pixel, width * call.input.pixel)
+            )
         )
     return result
 

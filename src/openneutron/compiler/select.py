@@ -7,12 +7,14 @@ inputs, so that calls of different ops may be put in any order the data allows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from openneutron.compiler import select_conv, select_elementwise, select_move, select_reduce
 from openneutron.compiler.constants import ConstPool
 from openneutron.compiler.microcode import KernelCall
 from openneutron.compiler.selection import Context, RefOf, Rule
 from openneutron.diagnostics import Reject, fail
-from openneutron.litert.ir import Builtin, Op
+from openneutron.litert.ir import Builtin, Op, Tensor
 
 RULES: dict[Builtin, Rule] = {
     **select_conv.RULES,
@@ -22,12 +24,14 @@ RULES: dict[Builtin, Rule] = {
 }
 
 
-def select(op: Op, ref: RefOf, pool: ConstPool) -> list[KernelCall]:
+def select(
+    op: Op, ref: RefOf, pool: ConstPool, pitch: Callable[[Tensor], int] = lambda tensor: 0
+) -> list[KernelCall]:
     """The kernel calls that compute `op`; an op that cannot be computed is a diagnostic."""
     refused = supports(op)
     if refused:
         fail("ON401", repr(op), refused.reason, refused.hint)
-    return RULES[op.kind].calls(op, Context(ref, pool))
+    return RULES[op.kind].calls(op, Context(ref, pool, pitch))
 
 
 def supports(op: Op) -> Reject | None:

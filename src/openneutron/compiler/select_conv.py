@@ -116,10 +116,7 @@ def _conv(op: Op, ctx: Context) -> list[KernelCall]:
     window = replace(_window(op, kernel_h, kernel_w), in_c=group_in, out_c=group_out)
     pointwise = kernel_h == kernel_w == 1 and window.pad_top == window.pad_left == 0
     kernel = mc.Conv2DPointwise if pointwise else mc.Conv2D
-    inputs, outputs = (
-        dense_view(ctx.place(source), source.shape),
-        dense_view(ctx.ref(op.output), op.output.shape),
-    )
+    inputs, outputs = ctx.view(source), ctx.view(op.output)
     calls: list[KernelCall] = []
     for g in range(groups):
         part = slice(g * group_out, (g + 1) * group_out)
@@ -160,7 +157,7 @@ def _planar(op: Op, ctx: Context) -> list[KernelCall]:
     return [
         mc.Conv2DPlanar(
             input=View(ctx.place(source), 1, width),
-            output=dense_view(ctx.ref(op.output), op.output.shape),
+            output=ctx.view(op.output),
             window=window,
             plane=height * width,
             weights=ctx.pool.add(pack_matrix(weights.transpose(0, 3, 1, 2).reshape(out_c, -1))),
@@ -176,8 +173,8 @@ def _depthwise(op: Op, ctx: Context) -> list[KernelCall]:
     multipliers, shifts = channel_multipliers(_scales(source, op.operand(1), op.output, out_c))
     return [
         mc.DepthwiseConv2D(
-            input=dense_view(ctx.place(source), source.shape),
-            output=dense_view(ctx.ref(op.output), op.output.shape),
+            input=ctx.view(source),
+            output=ctx.view(op.output),
             window=_window(op, kernel_h, kernel_w),
             weights=ctx.pool.add(weights),
             channels=ctx.pool.add(_channels(_bias(op, 2, out_c), multipliers, shifts)),
@@ -331,8 +328,8 @@ def _pool(op: Op, ctx: Context) -> list[KernelCall]:
     kernel = mc.AveragePool2D if op.kind is Builtin.AVERAGE_POOL_2D else mc.MaxPool2D
     return [
         kernel(
-            input=dense_view(ctx.place(source), source.shape),
-            output=dense_view(ctx.ref(op.output), op.output.shape),
+            input=ctx.view(source),
+            output=ctx.view(op.output),
             window=window,
             clamp_min=low,
             clamp_max=high,

@@ -13,7 +13,6 @@ from openneutron.compiler.selection import (
     Context,
     Rule,
     broadcast_strides,
-    dense_strides,
     merged,
     not_int8,
     walk,
@@ -38,9 +37,9 @@ def _broadcast(op: Op, ctx: Context) -> Broadcast:
     a, b, out = op.operand(0), op.operand(1), op.output
     w = walk(
         out.shape,
-        broadcast_strides(a.shape, out.shape),
-        broadcast_strides(b.shape, out.shape),
-        dense_strides(out.shape),
+        broadcast_strides(a.shape, out.shape, ctx.strides(a)),
+        broadcast_strides(b.shape, out.shape, ctx.strides(b)),
+        ctx.strides(out),
     )
     return Broadcast(ctx.place(a), ctx.place(b), ctx.ref(out), w.dims, *w.strides)
 

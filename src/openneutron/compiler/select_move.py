@@ -40,7 +40,7 @@ def _strides(tensor: Tensor) -> list[int]:
 
 def _transpose(op: Op, ctx: Context) -> list[KernelCall]:
     source, perm = op.operand(0), ints(op.operand(1))
-    strides = _strides(source)
+    strides = ctx.strides(source)
     moved = [strides[p] for p in perm]
     return copies(
         ctx.place(source),
@@ -54,10 +54,10 @@ def _transpose(op: Op, ctx: Context) -> list[KernelCall]:
 
 def _slice(op: Op, ctx: Context) -> list[KernelCall]:
     source, begin = op.operand(0), ints(op.operand(1))
-    strides = _strides(source)
+    strides = ctx.strides(source)
     start = ctx.place(source).plus(sum(b * s for b, s in zip(begin, strides, strict=True)))
     return copies(
-        start, ctx.ref(op.output), op.output.shape, strides, _strides(op.output), element_bytes(source)
+        start, ctx.ref(op.output), op.output.shape, strides, ctx.strides(op.output), element_bytes(source)
     )
 
 
@@ -99,13 +99,13 @@ def _concat_problem(op: Op) -> str:
 
 
 def _concat(op: Op, ctx: Context) -> list[KernelCall]:
-    axis, strides = concat_axis(op), _strides(op.output)
+    axis, strides = concat_axis(op), ctx.strides(op.output)
     calls: list[KernelCall] = []
     at = 0
     for index in range(len(op.inputs)):
         t = op.operand(index)
         target = ctx.ref(op.output).plus(at * strides[axis])
-        calls += copies(ctx.place(t), target, t.shape, _strides(t), strides, element_bytes(t))
+        calls += copies(ctx.place(t), target, t.shape, ctx.strides(t), strides, element_bytes(t))
         at += t.shape[axis]
     return calls
 

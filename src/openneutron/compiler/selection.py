@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from openneutron.compiler.constants import ConstPool
-from openneutron.compiler.microcode import MAX_RANK, Copy, KernelCall, Ref
+from openneutron.compiler.microcode import MAX_RANK, Copy, KernelCall, Ref, View
 from openneutron.litert.ir import DTYPES, Op, Tensor
 
 RefOf = Callable[[Tensor], Ref]
@@ -21,10 +21,22 @@ class Context:
 
     ref: RefOf
     pool: ConstPool
+    pitch: Callable[[Tensor], int] = lambda tensor: 0  # see `storage.View`
 
     def place(self, tensor: Tensor) -> Ref:
         """Where a tensor is: a constant goes into the pool."""
         return self.pool.add(tensor.array) if tensor.is_const else self.ref(tensor)
+
+    def strides(self, tensor: Tensor) -> list[int]:
+        """Bytes between neighbours along every axis."""
+        strides = dense_strides(tensor.shape, element_bytes(tensor))
+        pitch = 0 if tensor.is_const else self.pitch(tensor)
+        return [s // tensor.shape[-1] * pitch for s in strides[:-1]] + strides[-1:] if pitch else strides
+
+    def view(self, tensor: Tensor) -> View:
+        """An NHWC feature map."""
+        strides = self.strides(tensor)
+        return View(self.place(tensor), strides[2], strides[1])
 
 
 @dataclass(frozen=True)
@@ -64,10 +76,14 @@ def dense_strides(shape: Sequence[int], element: int = 1) -> list[int]:
     return strides
 
 
-def broadcast_strides(shape: Sequence[int], out: Sequence[int]) -> list[int]:
+def broadcast_strides(
+    shape: Sequence[int], out: Sequence[int], strides: Sequence[int] | None = None
+) -> list[int]:
     """Byte strides of an int8 tensor walked over a broadcast shape: 0 where it is repeated."""
-    padded = [1] * (len(out) - len(shape)) + list(shape)
-    return [0 if d == 1 else s for d, s in zip(padded, dense_strides(padded), strict=True)]
+    more = len(out) - len(shape)
+    padded = [1] * more + list(shape)
+    own = dense_strides(padded) if strides is None else [0] * more + list(strides)
+    return [0 if d == 1 else s for d, s in zip(padded, own, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -51,9 +51,9 @@ def _range(t: Tensor, first: int, end: int) -> Tensor:
     return constant(t.name, t.array[first:end], quant)
 
 
-def widen_output(call: KernelCall, whole: Tensor) -> KernelCall:
-    """A part's call, writing into the whole output: pixels are as far apart as all channels are."""
+def widen_output(call: KernelCall, whole: Tensor, pitch: int = 0) -> KernelCall:
+    """A part's call, writing into the whole output: pixels are `pitch`, or all its channels, apart."""
     if isinstance(call, Conv2D | Conv2DPointwise):
-        channels = whole.shape[3]
-        return dataclasses.replace(call, output=View(call.output.ref, channels, whole.shape[2] * channels))
+        pixel = pitch or whole.shape[3]
+        return dataclasses.replace(call, output=View(call.output.ref, pixel, whole.shape[2] * pixel))
     return call
