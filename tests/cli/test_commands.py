@@ -45,7 +45,8 @@ def test_bench_of_an_own_model(cli):
     assert done.code == 0, done.err
     (row,) = json.loads(done.out)
     assert row["model"] == "own" and row["partitions"] == 1 and row["host"]["exact"]
-    assert row["performance"]["scratch_bytes"] > 0 and row["performance"]["cycles_estimated"] > 0
+    assert 0 < row["size"]["scratch_bytes"] <= row["performance"]["scratch_bytes"]
+    assert 0 < row["performance"]["cycles_estimated"] <= row["size"]["cycles_estimated"]
     assert min(row["host"][k] for k in ("simulator_ms", "xnnpack_ms", "reference_ms")) > 0
     stages = row["compile_seconds"]
     assert {"torch.export", "torchao", "ExecuTorch (exir)", "to LiteRT", "microcode"} <= set(stages)

@@ -35,7 +35,7 @@ class StripedGraph(RandomGraph):
 
     def _layer(self, x: Tensor) -> Tensor:
         ways = [self.do_conv, self.do_conv, self.do_depthwise, self.do_depthwise, self.do_pool, self.do_unary,
-                self.do_leaky, self._with_constant]  # fmt: skip
+                self.do_leaky, self._with_constant, self._in_halves]  # fmt: skip
         made = self._pick(ways)(x)
         return x if made is None or made.shape[1] < 2 else made
 
@@ -44,6 +44,21 @@ class StripedGraph(RandomGraph):
         other = self.b.const(self._int8(shape), self._quant())
         kind = self._pick([Builtin.ADD, Builtin.MUL, Builtin.SUB])
         return self.b.op(kind, [x, other], x.shape, self._quant(), options={"fusedActivationFunction": 0})
+
+    def _in_halves(self, x: Tensor) -> Tensor | None:
+        """The channels in two parts, each on its own way, put together again: views with gaps."""
+        if x.shape[3] < 2:
+            return None
+        at, quant, parts = self._int(1, x.shape[3] - 1), self._quant(), []
+        for begin, end in ((0, at), (at, x.shape[3])):
+            shape = (*x.shape[:3], end - begin)
+            begins, sizes = self.b.ints((0, 0, 0, begin)), self.b.ints(shape)
+            part = self.b.op(Builtin.SLICE, [x, begins, sizes], shape, x.quant)
+            other = self.b.const(self._int8(shape[-1:]), self._quant())
+            options = {"fusedActivationFunction": 0}
+            parts.append(self.b.op(Builtin.ADD, [part, other], shape, quant, options=options))
+        options = {"axis": 3, "fusedActivationFunction": 0}
+        return self.b.op(Builtin.CONCATENATION, parts, x.shape, quant, options=options)
 
     def _joined(self, before: Tensor, x: Tensor) -> Tensor:
         """The sum with what came before the block, or with a convolution of it, where the shapes allow it."""

@@ -11,7 +11,7 @@ from openneutron.bench.host import HostTimes, time_host
 from openneutron.compiled import CompiledProgram
 from openneutron.compiler.compile import compile_graph
 from openneutron.litert.file import read
-from openneutron.options import CompileOptions
+from openneutron.options import AIMS, CompileOptions
 from openneutron.pipeline import compile_litert, compile_model
 from openneutron.stages import Seconds, record
 from openneutron.target import find_target
@@ -35,6 +35,7 @@ class Figures:
     cpu_nodes: int
     weights_bytes: int
     performance: Memory
+    size: Memory
     host: HostTimes | None
     compile_seconds: dict[str, float]  # CPU seconds by stage
     own_seconds: float  # of everything but torch.export and torchao
@@ -69,24 +70,27 @@ def _measured(
     name: str, program: CompiledProgram, options: CompileOptions, seconds: Seconds, quick: bool
 ) -> Figures:
     target = find_target(options.config)
-    sums = [0, 0, 0]
+    sums = {aim: [0, 0, 0] for aim in AIMS}
     host: HostTimes | None = None
     weights = 0
     for partition in program.partitions:
         graph = read(partition.litert)
-        compiled = compile_graph(graph, target, options)
-        sums[0] = max(sums[0], compiled.scratch_bytes)  # delegates run one after the other and share
-        sums[1] += compiled.cycles
-        sums[2] += len(compiled.program.calls)
-        weights += len(compiled.weights)
-        times = time_host(graph, partition.litert, compiled.microcode, compiled.weights, quick)
-        host = times if host is None else host + times
+        for aim, sum_of in sums.items():
+            compiled = compile_graph(graph, target, dataclasses.replace(options, optimise=aim))
+            sum_of[0] = max(sum_of[0], compiled.scratch_bytes)  # delegates run one after the other and share
+            sum_of[1] += compiled.cycles
+            sum_of[2] += len(compiled.program.calls)
+            if aim == "performance":
+                weights += len(compiled.weights)
+                times = time_host(graph, partition.litert, compiled.microcode, compiled.weights, quick)
+                host = times if host is None else host + times
     return Figures(
         name,
         len(program.partitions),
         len(program.rejected),
         weights,
-        Memory(*sums),
+        Memory(*sums["performance"]),
+        Memory(*sums["size"]),
         host,
         {stage: round(s, 3) for stage, s in seconds.spent.items()},
         round(seconds.own, 3),

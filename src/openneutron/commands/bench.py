@@ -1,10 +1,10 @@
 """The figures to choose by, measured here: memory, estimated cycles, time on the host, compile time by stage.
 
 Without MODEL the zoo is measured (with --quick three small networks). Scratch memory and cycles are those of
-the delegates. Host times are one inference on one thread beside LiteRT with XNNPACK, its default, and with
-its reference kernels, on the same graph in the same process; "exact" says that the outputs equal the
-reference's bit for bit. Compile time is split by stage; "own" is everything but torch.export and torchao.
-All times are CPU time, so that other work on the machine does not count.
+the delegates, compiled for performance and for size (compile --optimise). Host times are one inference on one
+thread beside LiteRT with XNNPACK, its default, and with its reference kernels, on the same graph in the same
+process; "exact" says that the outputs equal the reference's bit for bit. Compile time is split by stage;
+"own" is everything but torch.export and torchao. All times are CPU time, so that other work does not count.
 """
 
 from __future__ import annotations
@@ -68,19 +68,20 @@ def _print(console: object, rows: list[Figures]) -> None:
 
     assert isinstance(console, Console)
     table = Table(box=None, pad_edge=False)
-    titles = ("model", "scratch", "cycles (est.)", "ms", "XNNPACK", "reference",
+    titles = ("model", "scratch", "size mode", "cycles (est.)", "size mode", "ms", "XNNPACK", "reference",
               "exact", "compile s", "own")  # fmt: skip
     for title in titles:
         table.add_column(title, justify="left" if title == "model" else "right", no_wrap=True)
     for row in rows:
-        fast, host = row.performance, row.host
+        fast, small, host = row.performance, row.size, row.host
+        more = small.cycles_estimated / fast.cycles_estimated - 1 if fast.cycles_estimated else 0.0
         times = ("-",) * 4 if host is None else (
             f"{host.simulator_ms:.3f}", f"{host.xnnpack_ms:.3f}", f"{host.reference_ms:.2f}",
             "yes" if host.exact else "NO")  # fmt: skip
         compile_s = f"{sum(row.compile_seconds.values()):.1f}"
         table.add_row(
-            row.model, f"{fast.scratch_bytes:,}", f"{fast.cycles_estimated:,}", *times, compile_s,
-            f"{row.own_seconds:.1f}",
+            row.model, f"{fast.scratch_bytes:,}", f"{small.scratch_bytes:,}", f"{fast.cycles_estimated:,}",
+            f"{more:+.1%}", *times, compile_s, f"{row.own_seconds:.1f}",
         )  # fmt: skip
     console.print(table)
     console.print()

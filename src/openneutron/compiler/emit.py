@@ -24,6 +24,7 @@ from openneutron.compiler.microcode import (
 )
 from openneutron.compiler.schedule import MemoryPlan
 from openneutron.compiler.select import select, supports
+from openneutron.compiler.selection import Context
 from openneutron.compiler.split import Part, can_split, split, widen_output
 from openneutron.compiler.storage import Home
 from openneutron.compiler.stripes import Stage, by_rows, stage_of
@@ -64,7 +65,8 @@ def emit_step(op: Op, plan: MemoryPlan, pool: ConstPool) -> list[KernelCall]:
 def emit_cascade(ops: Sequence[Op], cascade: Cascade, plan: MemoryPlan, pool: ConstPool) -> list[KernelCall]:
     """The calls of a cascade: the record with its steps, then its stages."""
     steps = plan.steps(cascade)
-    stages = [by_rows(op, call) for op in ops for call in emit_step(op, plan, pool)]
+    strides = Context(partial(_ref, plan), pool, partial(_pitch, plan)).strides
+    stages = [by_rows(op, call, strides) for op in ops for call in emit_step(op, plan, pool)]
     assert len(stages) == len(ops), "a stage is one call"
     return [CascadeCall(len(stages), len(steps), steps), *stages]
 

@@ -7,7 +7,7 @@ whatever else it reads, constants and operands broadcast over the rows, must be 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,7 +16,7 @@ import numpy as np
 from openneutron.compiler import microcode as mc
 from openneutron.compiler.cost import RowWork, row_work
 from openneutron.compiler.microcode import KernelCall, Ref
-from openneutron.compiler.selection import broadcast_strides, dense_strides, merged
+from openneutron.compiler.selection import broadcast_strides, merged
 from openneutron.litert.ir import Op, Tensor
 from openneutron.target import Target
 
@@ -112,17 +112,20 @@ def stage_of(op: Op, calls: Sequence[KernelCall], target: Target) -> Stage | Non
     return None
 
 
-def by_rows(op: Op, call: KernelCall) -> KernelCall:
-    """The call with its rows counted by the outermost dimension, as a cascade needs it."""
+def by_rows(op: Op, call: KernelCall, strides_of: Callable[[Tensor], list[int]]) -> KernelCall:
+    """The call with its rows counted by the outermost dimension, as a cascade needs it.
+
+    `strides_of` gives the bytes between neighbours along every axis of a tensor.
+    """
     out = op.output
     height, row = out.shape[1], out.nbytes // out.shape[1]
     if isinstance(call, mc.Table):
         return replace(call, rows=height, length=row, input_pitch=row, output_pitch=row)
     if isinstance(call, WALKS):
         strides = [
-            broadcast_strides(op.operand(0).shape, out.shape),
-            broadcast_strides(op.operand(1).shape, out.shape),
-            dense_strides(out.shape),
+            broadcast_strides(op.operand(0).shape, out.shape, strides_of(op.operand(0))),
+            broadcast_strides(op.operand(1).shape, out.shape, strides_of(op.operand(1))),
+            strides_of(out),
         ]
         dims, inner = merged(out.shape[2:], [s[2:] for s in strides])
         pad = mc.MAX_RANK - 1 - len(dims)
