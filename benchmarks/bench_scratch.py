@@ -34,6 +34,7 @@ NXP = {"CifarNet": 40.0, "MobileNetV1-0.25-128": 96.0, "DS-CNN (MLPerf Tiny)": 1
 VELA = {
     "CifarNet": 15.0,
     "MobileNetV1-0.25-128": 80.0,
+    "MobileNetV2-224": 353.5,
     "DS-CNN (MLPerf Tiny)": 15.6,
     "ResNet-8 (MLPerf Tiny)": 35.0,
 }

@@ -20,7 +20,7 @@ import numpy as np
 from openneutron.compiler.microcode import Step
 from openneutron.compiler.place import aligned
 from openneutron.compiler.storage import Buffer, Home, Storage
-from openneutron.compiler.stripes import Reach, Stage
+from openneutron.compiler.stripes import Reach, Stage, rows_of
 from openneutron.litert.ir import Tensor
 
 MOST_STAGES = 128  # what the runtime takes
@@ -105,7 +105,7 @@ class Wave:
     def ahead(self, source: Tensor) -> int:
         """Bytes the output of the last stage must begin before `source` not to meet rows still needed."""
         lows = [reach.low(_before(at) if at is self.made[0] else at) for reach, at in self._readers[source]]
-        row = source.nbytes // source.shape[1]
+        row = source.nbytes // rows_of(source)
         return int(np.max(self.made[0] * self.stages[0].row_bytes - np.minimum.reduce(lows) * row))
 
     def steps(self, rows: Mapping[Tensor, int]) -> tuple[Step, ...]:

@@ -35,7 +35,7 @@ from openneutron.compiler.schedule import MemoryPlan, Unit, make_schedule, plan_
 from openneutron.compiler.storage import Home
 from openneutron.compiler.stream import Chunk, Stream, plan_stream, stream_calls
 from openneutron.compiler.tile import fitting_plan, smallest_plan
-from openneutron.diagnostics import fail
+from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.litert.ir import Graph, Op
 from openneutron.options import CompileOptions
 from openneutron.target import Target
@@ -51,17 +51,13 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
     orders = partial(with_given_order, fused, schedule)
     plan = smallest_plan(orders(), target, options) if small else plan_memory(schedule)
     if options.fetch_constants_to_sram:
-        if plan.scratch_bytes > sram:
+        try:
+            pieces, weights, stream = _emit_streamed(plan, sram)
+        except OpenNeutronError:  # activations leave too little for the weights
             plan = fitting_plan(orders(), target, options, sram)
-        _check_scratch(plan, sram)
-        budget = sram - plan.scratch_bytes
-        pieces, chunks, weights = _emit_in_chunks(plan, budget)
-        stream = plan_stream(chunks, budget)
-        calls = stream_calls([piece.calls for piece in pieces], stream)
-        pieces = [replace(piece, calls=c) for piece, c in zip(pieces, calls, strict=True)]
+            pieces, weights, stream = _emit_streamed(plan, sram)
     else:
-        pieces, weights = _emit(plan)
-        stream = None
+        (pieces, weights), stream = _emit(plan), None
         if plan.scratch_bytes + len(weights) > sram > len(weights):
             plan = fitting_plan(orders(), target, options, sram - len(weights))
             pieces, weights = _emit(plan)
@@ -92,6 +88,16 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
         order_optimal=plan.schedule.order.optimal,
         cycles=total_cycles(program.calls, target),
     )
+
+
+def _emit_streamed(plan: MemoryPlan, sram: int) -> tuple[list[Piece], bytes, Stream | None]:
+    """The calls of every unit with the copies they need, the constants, and where they are copied to."""
+    _check_scratch(plan, sram)
+    budget = sram - plan.scratch_bytes
+    pieces, chunks, weights = _emit_in_chunks(plan, budget)
+    stream = plan_stream(chunks, budget)
+    calls = stream_calls([piece.calls for piece in pieces], stream)
+    return [replace(piece, calls=c) for piece, c in zip(pieces, calls, strict=True)], weights, stream
 
 
 def _emit(plan: MemoryPlan) -> tuple[list[Piece], bytes]:

@@ -16,6 +16,7 @@ from openneutron.compiler.place import Apart, Block, Placement, aligned, place
 from openneutron.compiler.select import kernel_scratch
 from openneutron.compiler.shapes import slice_of
 from openneutron.compiler.storage import Buffer, Home, Storage, can_share, share_storage
+from openneutron.compiler.stripes import rows_of
 from openneutron.compiler.tables import is_table
 from openneutron.litert.ir import Builtin, Graph, Op, Tensor
 
@@ -164,8 +165,7 @@ def _units(steps: int, cascades: Sequence[Cascade]) -> tuple[Unit, ...]:
 
 def _row_bytes(buffer: Buffer, storage: Storage) -> int:
     """Bytes of a row of the map that is all there is in a buffer."""
-    height = next(t.shape[1] for t, view in storage.views.items() if view.buffer is buffer)
-    return buffer.nbytes // height
+    return buffer.nbytes // next(rows_of(t) for t, view in storage.views.items() if view.buffer is buffer)
 
 
 def kernel_workspace(op: Op) -> int:

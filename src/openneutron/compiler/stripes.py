@@ -10,19 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from openneutron.compiler import microcode as mc
 from openneutron.compiler.cost import RowWork, row_work
-from openneutron.compiler.microcode import KernelCall, Ref
-from openneutron.compiler.selection import broadcast_strides, merged
+from openneutron.compiler.microcode import KernelCall
+from openneutron.compiler.selection import broadcast_strides, dense_strides, merged
 from openneutron.litert.ir import Op, Tensor
 from openneutron.target import Target
 
 WINDOWS = (mc.Conv2D, mc.Conv2DPointwise, mc.DepthwiseConv2D, mc.AveragePool2D, mc.MaxPool2D)
 WALKS = (mc.Add, mc.Mul, mc.Extremum, mc.SquaredDifference, mc.Prelu)
 MOST_ROWS = 0xFFFF  # what a step can count
+MOST_KERNEL_ROWS = 64  # what every window kernel takes
 
 
 @dataclass(frozen=True)
@@ -72,44 +74,47 @@ class Stage:
         return isinstance(self.call, (*WALKS, mc.Table))
 
 
+def rows_of(tensor: Tensor) -> int:
+    """Rows of a feature map; a map of one row, as of a 1-D convolution, is taken as a column of pixels."""
+    return tensor.shape[1] if tensor.shape[1] > 1 else tensor.shape[2]
+
+
 def stage_of(op: Op, calls: Sequence[KernelCall], target: Target) -> Stage | None:
     """The operator as a stage, given the calls that compute it whole; None if it cannot be one."""
     if len(calls) != 1 or len(op.outputs) != 1:
         return None
-    (call,), out = calls, op.output
-    if out.rank != 4 or out.shape[0] != 1 or not 1 < out.shape[1] <= MOST_ROWS:
+    out = op.output
+    if out.rank != 4 or out.shape[0] != 1 or not 1 < rows_of(out) <= MOST_ROWS:
         return None
-    activations = [t for t in op.inputs if t is not None and not t.is_const]
-    row = out.nbytes // out.shape[1]
+    call: Any = by_rows(op, calls[0], lambda tensor: dense_strides(tensor.shape))
+    height, row = rows_of(out), out.nbytes // rows_of(out)
+    activations = list(dict.fromkeys(t for t in op.inputs if t is not None and not t.is_const))
+    reads: list[Reach] = []
+    whole: list[Tensor] = []
     if isinstance(call, mc.Conv2DPlanar):  # planes have no rows of all channels: the input stays whole
-        if call.output.row != row:
-            return None
-        return Stage(
-            op, call, out.shape[1], row, (), tuple(activations), row_work(call, out.shape[1], target), out
-        )
-    if isinstance(call, WINDOWS):
+        whole = activations
+        fits = call.output.row == row and call.window.out_h == height
+    elif isinstance(call, WINDOWS):
         w = call.window
-        if activations != [op.operand(0)] or w.batch != 1 or w.out_h != out.shape[1]:
-            return None
-        if call.input.row != w.in_w * w.in_c or call.output.row != row:
-            return None
         extent = (w.kernel_h - 1) * w.dilation_h + 1
-        reach = Reach(op.operand(0), w.stride_h, w.pad_top, extent, w.in_h, w.out_h)
-        return Stage(op, call, w.out_h, row, (reach,), (), row_work(call, w.out_h, target), out)
-    if isinstance(call, (*WALKS, mc.Table)):
-        reads, whole = [], []
-        for t in dict.fromkeys(activations):
-            if t.shape == out.shape:
-                reads.append(Reach(t, 1, 0, 1, out.shape[1], out.shape[1]))
-            elif t.rank < 3 or t.shape[-3] == 1:
-                whole.append(t)
-            else:
-                return None
-        if not reads or out.dtype not in ("int8", "uint8"):
-            return None
-        work = row_work(call, out.shape[1], target)
-        return Stage(op, call, out.shape[1], row, tuple(reads), tuple(whole), work, out)
-    return None
+        reads = [Reach(op.operand(0), w.stride_h, w.pad_top, extent, w.in_h, w.out_h)]
+        fits = (
+            activations == [op.operand(0)]
+            and w.batch == 1
+            and (w.in_h, w.out_h) == (rows_of(op.operand(0)), height)
+            and (call.input.row, call.output.row) == (w.in_w * w.in_c, row)
+        )
+    elif isinstance(call, (*WALKS, mc.Table)):
+        reads = [Reach(t, 1, 0, 1, height, height) for t in activations if t.shape == out.shape]
+        whole = [t for t in activations if t.shape != out.shape]
+        axis = out.rank - (1 if out.shape[1] > 1 else 2)  # of rows, counted from the end: 3 or 2
+        fits = bool(reads) and all(t.rank < axis or t.shape[-axis] == 1 for t in whole)
+        fits = fits and out.dtype in ("int8", "uint8")
+    else:
+        return None
+    if not fits:
+        return None
+    return Stage(op, call, height, row, tuple(reads), tuple(whole), row_work(call, height, target), out)
 
 
 def by_rows(op: Op, call: KernelCall, strides_of: Callable[[Tensor], list[int]]) -> KernelCall:
@@ -118,7 +123,9 @@ def by_rows(op: Op, call: KernelCall, strides_of: Callable[[Tensor], list[int]])
     `strides_of` gives the bytes between neighbours along every axis of a tensor.
     """
     out = op.output
-    height, row = out.shape[1], out.nbytes // out.shape[1]
+    height, row = rows_of(out), out.nbytes // rows_of(out)
+    if isinstance(call, WINDOWS):
+        return _upright(call)
     if isinstance(call, mc.Table):
         return replace(call, rows=height, length=row, input_pitch=row, output_pitch=row)
     if isinstance(call, WALKS):
@@ -127,9 +134,10 @@ def by_rows(op: Op, call: KernelCall, strides_of: Callable[[Tensor], list[int]])
             broadcast_strides(op.operand(1).shape, out.shape, strides_of(op.operand(1))),
             strides_of(out),
         ]
-        dims, inner = merged(out.shape[2:], [s[2:] for s in strides])
+        axis = 1 if out.shape[1] > 1 else 2
+        dims, inner = merged(out.shape[axis + 1 :], [s[axis + 1 :] for s in strides])
         pad = mc.MAX_RANK - 1 - len(dims)
-        walks = [(s[1], *[0] * pad, *i) for s, i in zip(strides, inner, strict=True)]
+        walks = [(s[axis], *[0] * pad, *i) for s, i in zip(strides, inner, strict=True)]
         walk = replace(
             call.walk,
             dims=(height, *[1] * pad, *dims),
@@ -141,6 +149,17 @@ def by_rows(op: Op, call: KernelCall, strides_of: Callable[[Tensor], list[int]])
     return call
 
 
-def rolling(ref: Ref, rows: int) -> Ref:
-    """The address as that of a rolling buffer."""
-    return replace(ref, rows=rows)
+def _upright(call: Any) -> Any:
+    """A window over a single row turned by 90 degrees: the same bytes, as a column of pixels."""
+    w = call.window
+    flat = w.in_h == w.out_h == w.kernel_h == 1 and w.pad_top == 0 and w.out_w > 1
+    if not flat or w.kernel_w > MOST_KERNEL_ROWS or w.batch != 1:
+        return call
+    window = replace(
+        w,
+        in_h=w.in_w, in_w=1, out_h=w.out_w, out_w=1, kernel_h=w.kernel_w, kernel_w=1,
+        stride_h=w.stride_w, stride_w=1, dilation_h=w.dilation_w, dilation_w=1,
+        pad_top=w.pad_left, pad_left=0, y0=0, y1=w.out_w,
+    )  # fmt: skip
+    source, output = (replace(view, row=view.pixel) for view in (call.input, call.output))
+    return replace(call, window=window, input=source, output=output)

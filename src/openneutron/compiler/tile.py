@@ -145,6 +145,11 @@ class Line:
             if need < most:
                 yield Run(first, last, height, need, total)
 
+    def needed(self, plan: MemoryPlan) -> int:
+        """The scratch of a plan, and the most constants that are streamed for one of its units."""
+        units = (sum(self.constants[unit.first : unit.last + 1]) for unit in plan.units)
+        return plan.scratch_bytes + max(units, default=0)
+
     def cascades(self, runs: Sequence[Run]) -> list[Cascade]:
         """The cascades of a way."""
         return [self._cascade(run) for run in runs if run.height]
@@ -222,10 +227,11 @@ def smallest_plan(schedules: Sequence[Schedule], target: Target, options: Compil
     """Size mode: the least scratch any of the schedules reaches within the budget of cycles."""
     sketches = {op: sketch(op, target) for op in schedules[0].steps}
     budget = options.cycle_budget * _cycles(sketches)
-    plans = [plan_memory(schedules[0])]
-    for schedule in schedules:
-        plans += _smallest(Line(schedule, sketches, options.fetch_constants_to_sram), budget)
-    return min(plans, key=lambda plan: plan.scratch_bytes)
+    lines = [Line(schedule, sketches, options.fetch_constants_to_sram) for schedule in schedules]
+    plans = [(lines[0], plan_memory(schedules[0]))]
+    for line in lines:
+        plans += [(line, plan) for plan in _smallest(line, budget)]
+    return min(plans, key=lambda pair: pair[0].needed(pair[1]))[1]
 
 
 def fitting_plan(
@@ -274,5 +280,5 @@ def _smallest(line: Line, budget: float) -> list[MemoryPlan]:
             line.added_cycles(cascades) <= budget
         ):  # rolling buffers cut some steps in two: more than estimated
             plans.append(plan_memory(line.schedule, cascades))
-            least = min(least, plans[-1].scratch_bytes)
+            least = min(least, line.needed(plans[-1]))
     return plans
