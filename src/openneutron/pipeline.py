@@ -39,7 +39,7 @@ from openneutron.quantize.loop import (
 from openneutron.quantize.quantizer import NeutronQuantizer
 from openneutron.recipe import DEFAULT_CORE, NEUTRON, Recipe, find_recipe
 from openneutron.run.seal import seal
-from openneutron.stages import EXIR, EXPORT, MICROCODE, PACKAGE, stage
+from openneutron.stages import EXIR, EXPORT, MICROCODE, PACKAGE, VERIFY, stage
 from openneutron.target import DEFAULT_TARGET, NeutronTargetSpec, find_target
 from openneutron.verify import verified
 
@@ -92,7 +92,10 @@ def compile_model(
         edge = remove_quant_io(edge) if int8_io else edge
     not_asked = None if delegate and backends.neutron else _NO_NPU if delegate else _NO_DELEGATION
     program = package_program(edge, partitioners, not_asked=not_asked)
-    return verified(program, exported, samples) if verify else program
+    if not verify:
+        return program
+    with stage(VERIFY):
+        return verified(program, exported, samples)
 
 
 def lower(

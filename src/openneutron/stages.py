@@ -20,6 +20,7 @@ PARTITION = "partition"
 LITERT = "to LiteRT"
 MICROCODE = "microcode"
 PACKAGE = "package"
+VERIFY = "verify"
 NOT_OURS = (EXPORT, TORCHAO)
 
 
