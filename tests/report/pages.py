@@ -102,3 +102,17 @@ def hostile(data: Data) -> Data:
         for buffer in area["buffers"]:
             buffer["name"] = names[0] + buffer["name"]
     return data
+
+
+def bare(data: Data) -> Data:
+    """The same report from a converter that tells nothing of its calls; and the program does not fit."""
+    data = copy.deepcopy(data)
+    data["timeline"], data["errors"], data["what_if"] = [], [], []
+    data["missing"] = ["What the calls cost: the eiq converter does not tell."]
+    data["summary"] |= {"converter": "eiq", "cycles_estimated": 0, "time_us_estimated": 0, "fits": False}
+    data["summary"]["sram_bytes"] = 1024
+    for node in data["nodes"]:
+        node["cycles"], node["calls"] = 0, []
+    for area in data["memory"]:
+        area["buffers"] = []
+    return data

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from openneutron.report.page import render_page
-from tests.report.pages import build, hostile
+from tests.report.pages import bare, build, hostile
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -39,7 +39,8 @@ def reports(tmp_path_factory):
 
     def get(name):
         if name not in made:
-            data = hostile(built("split")) if name == "hostile" else built(name)
+            change = {"hostile": hostile, "bare": bare}.get(name)
+            data = change(built("split")) if change else built(name)
             path = folder / f"{name}.html"
             path.write_text(render_page(data), "utf-8")
             made[name] = data, path
@@ -279,6 +280,17 @@ def test_errors_and_what_if(visit, reports):
     empty = visit("cifarnet")
     assert "No errors were measured" in texts(empty, "#errors")[0]
     assert "nothing to try" in texts(empty, "#what-if")[0]
+
+
+def test_what_is_not_known_is_said(visit):
+    page = visit("bare")
+    assert texts(page, ".verdict")[0].startswith("Does not fit the SRAM by")
+    assert "the eiq converter does not tell" in texts(page, "#summary")[0]
+    assert "tells nothing about its calls" in texts(page, "#timeline")[0]
+    for section in ("memory", "roofline", "errors", "what-if"):
+        assert len(texts(page, f"#{section} .empty")) == 1, section
+    page.click("#table-operators tbody tr:nth-child(2)")
+    assert page.evaluate("document.querySelectorAll('#graph .box.selected').length") == 1
 
 
 def test_names_are_only_text(visit, reports):

@@ -92,9 +92,11 @@ const shape = (node) =>
 const TOTAL =
   SUMMARY.cycles_estimated || CALLS.reduce((most, call) => Math.max(most, call.start + call.cycles), 0);
 
-// "aten.convolution.default" is "convolution" to a reader; quantize steps lose their granularity too.
+// "aten.convolution.default" and "aten::convolution.out" are "convolution" to a reader; quantize steps lose their granularity too.
 function shortOp(op) {
-  const parts = String(op || '').split('.');
+  const parts = String(op || '')
+    .replace('::', '.')
+    .split('.');
   const name = parts.length > 1 ? parts[1] : parts[0];
   const found = /^(de)?quantize_per_/.exec(name);
   if (found) return found[1] ? 'dequantize' : 'quantize';
@@ -133,7 +135,8 @@ function callTitle(call) {
 
 // -- elements -----------------------------------------------------------------------------------------------
 
-const advance = (call) => call.advance ?? (call.kind === 'copy' ? 0 : call.cycles); // of the clock: copies run beside
+// By how much a step moves the clock on; copies run beside the others.
+const advance = (call) => call.advance ?? (call.kind === 'copy' ? 0 : call.cycles);
 
 const SVG = 'http://www.w3.org/2000/svg';
 function fill(element, properties, children) {

@@ -19,6 +19,7 @@ function drawErrors() {
   const act = (origin) => (row) => {
     if (NODE.has(row.node)) toggle('node', row.node, origin);
   };
+  const suggested = ERRORS.some((row) => row.suggestion);
   const columns = [
     {
       title: 'layer',
@@ -55,14 +56,16 @@ function drawErrors() {
       cell: (row) => (typeof row.cosine === 'number' ? decimals(row.cosine, 5) : ''),
       minor: true,
     },
-    { title: 'suggestion', value: (row) => row.suggestion || '' },
+    ...(suggested ? [{ title: 'suggestion', value: (row) => row.suggestion || '' }] : []),
   ];
-  const kinds = [
-    ['error', 'a layer'],
-    ...(ERRORS.some((row) => row.suggestion) ? [['error-marked', 'a layer with a suggestion']] : []),
-  ];
+  const explanation = suggested
+    ? legend([
+        ['error', 'a layer'],
+        ['error-marked', 'a layer with a suggestion'],
+      ])
+    : null;
   home.append(
-    figure(frame, legend(kinds), []),
+    figure(frame, explanation, []),
     dataTable({
       name: 'layers',
       columns,

@@ -122,7 +122,7 @@ function memoryChart(area, region) {
       el('p', {
         class: 'note',
         'data-highest': highest,
-        text: `${peakSentence(buffers, calls, steps)} The highest address in use is ${integer(highest)} B, ${
+        text: `${peakSentence(buffers, calls, steps, size)} The highest address in use is ${integer(highest)} B, ${
           highest === size ? 'which is the size of the area.' : `of ${integer(size)} B.`
         }`,
       }),
@@ -130,7 +130,7 @@ function memoryChart(area, region) {
   };
 }
 
-function peakSentence(buffers, calls, steps) {
+function peakSentence(buffers, calls, steps, size) {
   let peak = { step: 0, live: 0 };
   for (let step = 0; step < steps; step += 1) {
     const live = buffers.reduce((sum, b) => sum + (b.first <= step && step <= b.last ? b.nbytes : 0), 0);
@@ -141,8 +141,9 @@ function peakSentence(buffers, calls, steps) {
     .sort((a, b) => b.nbytes - a.nbytes);
   const names = alive.slice(0, 3).map((b) => `${b.name} (${bytes(b.nbytes)})`);
   const more = alive.length > 3 ? ` and ${alive.length - 3} more` : '';
+  const shared = peak.live > size ? ', which share memory where one takes the place of another' : '';
   const call = calls[peak.step];
-  return `The most is alive at call ${peak.step}${call ? ` (${callTitle(call)})` : ''}: ${bytes(peak.live)} in ${names.join(', ')}${more}.`;
+  return `The most is alive at call ${peak.step}${call ? ` (${callTitle(call)})` : ''}: ${bytes(peak.live)} in ${names.join(', ')}${more}${shared}.`;
 }
 
 function addressAxis(width, size, top) {

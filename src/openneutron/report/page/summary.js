@@ -20,10 +20,11 @@ function drawSummary() {
   const missing = DATA.missing || [];
   if (missing.length)
     home.append(
+      el('h3', { class: 'missing', text: 'Not in this report' }),
       el(
         'ul',
-        { class: 'missing' },
-        missing.map((text) => el('li', { class: 'note', text })),
+        { class: 'bullets' },
+        missing.map((text) => el('li', { text })),
       ),
     );
 }
