@@ -29,6 +29,7 @@ from openneutron.options import CompileOptions, CustomDelegationOptions
 from openneutron.package.backend import NeutronPartitioner, Partition
 from openneutron.package.embed import embed
 from openneutron.package.payload import Port, build_payload, pack
+from openneutron.passes.dim_order import needs_order_restored, restore_order_around
 from openneutron.passes.edge import remove_quant_io, run_edge_passes
 from openneutron.quantize.loop import (
     calibrate_and_quantize,
@@ -126,7 +127,9 @@ def lower(
         compile_config=config,
         generate_etrecord=etrecord,
     )
-    return edge.transform([cpu]) if backends.cortex_m else edge, partitioners
+    edge = edge.transform([cpu]) if backends.cortex_m else edge
+    ordered = any(needs_order_restored(edge.exported_program(name).graph_module) for name in exported)
+    return edge.transform([restore_order_around]) if ordered else edge, partitioners
 
 
 def compile_litert(

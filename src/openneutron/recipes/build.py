@@ -17,6 +17,7 @@ from openneutron.options import CompileOptions
 from openneutron.package.backend import NeutronPartitioner
 from openneutron.partition.partitioner import spellings
 from openneutron.passes import BEFORE_PREPARE, PTQ, QAT, run_passes
+from openneutron.passes.dim_order import restore_order_around
 from openneutron.passes.edge import run_edge_passes
 from openneutron.pipeline import make_quantizer
 from openneutron.recipe import CORTEX_M, DEFAULT_CORE, IMXRT700, NEUTRON, Recipe
@@ -113,6 +114,9 @@ def _recipe(
     name = f"{recipe.name}_int8_{'qat' if qat else 'ptq'}".replace("-", "_")
     parts = [ExportRecipe(name=name, quantization_recipe=quantization, strict=False)]
     config = edge_compile_config() if recipe.cortex_m else EdgeCompileConfig(_skip_dim_order=False)
+    order = LoweringRecipe(
+        edge_manager_transform_passes=[lambda manager: [restore_order_around]], edge_compile_config=config
+    )
     if recipe.neutron:
         partitioner = _Demanding(options, on_npu)
         lowering = LoweringRecipe(
@@ -128,6 +132,7 @@ def _recipe(
             edge_compile_config=config,
         )
         parts.append(ExportRecipe(lowering_recipe=lowering, strict=False))
+    parts.append(ExportRecipe(lowering_recipe=order, strict=False))  # last: it reads what the others leave
     return ExportRecipe.combine(parts, recipe_name=name)
 
 

@@ -1,0 +1,100 @@
+"""The check after compiling: it finds real errors and never cries wolf."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from openneutron import OpenNeutronError, compile_model, quantize_model
+from openneutron.pipeline import export_model
+from openneutron.run.program import LoadedProgram
+from openneutron.verify import verify_program
+
+
+class Picture(nn.Module):
+    """Gives a tensor in which every axis matters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(8, 8, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(8, 8, 1),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x)
+
+
+@cache
+def made():
+    samples = [(torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(s)),) for s in range(4)]
+    quantized = quantize_model(Picture().eval(), samples)
+    return compile_model(quantized, samples[0], verify=False), export_model(quantized, samples[0]), samples
+
+
+def check(sample=None):
+    program, model, samples = made()
+    given = samples[1] if sample is None else sample
+    return verify_program(program.pte, program, {"forward": model}, {"forward": [given]})
+
+
+ERRORS = {
+    "rows and columns exchanged": lambda y: y.transpose(0, 1, 3, 2),
+    "channels in another order": lambda y: y[:, ::-1],
+    "the wrong layout": lambda y: np.ascontiguousarray(y.transpose(0, 2, 3, 1)).reshape(y.shape),
+    "the wrong scale": lambda y: y * np.float32(1.5),
+    "an offset": lambda y: y + y.std(),
+    "a row lost": lambda y: np.concatenate([y[:, :, 1:], np.zeros_like(y[:, :, :1])], 2),
+    "nothing": lambda y: y * 0,
+    "not a number": lambda y: np.where(y == y.max(), np.nan, y),
+}
+
+
+@pytest.mark.parametrize("damage", ERRORS.values(), ids=ERRORS)
+def test_finds(damage, monkeypatch):
+    run = LoadedProgram.run
+    monkeypatch.setattr(
+        LoadedProgram,
+        "run",
+        lambda self, inputs, method="forward": [damage(y) for y in run(self, inputs, method)],
+    )
+    with pytest.raises(OpenNeutronError, match="ON517"):
+        check()
+
+
+def test_passes_a_program_that_is_right():
+    assert check().worst < 0.5  # far from the bound
+    constant = (torch.ones(1, 3, 8, 8),)  # would hide a wrong layout: another sample is taken
+    assert check(constant).worst <= 1
+
+
+def test_rounding_is_no_error(monkeypatch):
+    """Every result one step off, at random, is what the bound allows for."""
+    run = LoadedProgram.run
+    step = float(made()[1].graph.output_node().args[0][0].args[1])
+    noise = np.random.default_rng(0).integers(-1, 2, (1, 8, 8, 8)) * np.float32(step)
+    monkeypatch.setattr(
+        LoadedProgram,
+        "run",
+        lambda self, inputs, method="forward": [y + noise for y in run(self, inputs, method)],
+    )
+    assert check().worst <= 1
+
+
+def test_int8_programs_are_checked_too():
+    _, model, samples = made()
+    program = compile_model(model, samples[0], int8_io=True)
+    assert program.info.methods["forward"].inputs[0].dtype.lower() in ("char", "int8")
+    assert program.verification is not None and program.verification.worst is not None
+
+
+def test_can_be_switched_off():
+    assert made()[0].verification is None
