@@ -160,7 +160,7 @@ ZOO = (
     _zoo("dscnn"),
     _zoo("autoencoder"),
     _zoo("tcn"),
-    _zoo("gru"),
+    _zoo("gru", (1, 3, 16)),
     _zoo("tiny_vit"),
 )
 NETWORKS = {network.name: network for network in (*ISLANDS, *ZOO)}

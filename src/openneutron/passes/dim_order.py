@@ -7,10 +7,12 @@ after, so that delegates and other operators see what they were compiled for.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 from executorch.exir.dialects._ops import ops as edge_ops
+from executorch.exir.tensor import dim_order_from_stride
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
 
@@ -41,21 +43,34 @@ _TAKES_CHANNELS_LAST = frozenset(
 
 def restore_order_around(model: GraphModule) -> PassResult:
     """Give every operator that wants contiguous tensors such ones, and its readers what they had."""
-    nodes = [n for n in model.graph.nodes if _wants_contiguous(n)]
-    for node in nodes:
+    changed = False
+    for node in list(model.graph.nodes):  # in order: what is changed here is what a later one reads
+        if not _wants_contiguous(node):
+            continue
+        changed = True
         for source in [n for n in node.all_input_nodes if _is_channels_last(n)]:
             with model.graph.inserting_before(node):
                 node.replace_input_with(source, _copy(model, source, _contiguous(source.meta["val"])))
-        if _is_channels_last(node):
-            before = node.meta["val"]
-            node.meta["val"] = _contiguous(before)
-            with model.graph.inserting_after(node):
-                copy = _copy(model, node, before)
-            node.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
-    if nodes:
+        if not isinstance(node.meta.get("val"), torch.Tensor):  # several results: each is picked by a node
+            node.meta["val"] = tuple(map(_contiguous, node.meta["val"]))
+        for result in (node, *(u for u in node.users if u.target is operator.getitem)):
+            if _is_channels_last(result):
+                _restore(model, result)
+    if changed:
         model.graph.lint()
         model.recompile()
-    return PassResult(model, bool(nodes))
+    return PassResult(model, changed)
+
+
+def _restore(model: GraphModule, result: Node) -> None:
+    """Let a result be contiguous, and its readers see it as it was."""
+    before = result.meta["val"]
+    result.meta["val"] = _contiguous(before)
+    if _same_in_either(before):
+        return
+    with model.graph.inserting_after(result):
+        copy = _copy(model, result, before)
+    result.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
 
 
 def needs_order_restored(model: GraphModule) -> bool:
@@ -68,21 +83,35 @@ def _wants_contiguous(node: Node) -> bool:
     if op is None or name.startswith(_TAKES_ANY) or name in _TAKES_CHANNELS_LAST:
         return False
     read = [n for n in node.all_input_nodes if tensor_of(n) is not None]
-    if not any(_is_channels_last(n) for n in (node, *read)):
+    last = [n for n in (node, *read) if _is_channels_last(n)]
+    if name.startswith("cortex_m."):  # these look at the memory alone
+        last = [n for n in last if not _same_in_either(n.meta["val"])]
+    if not last:
         return False
     if torch.Tag.pointwise not in op.tags:
         return True
     # Element by element is right if all tensors lie in the same order; one that is broadcast does not.
-    return len({(tuple(n.meta["val"].shape), tuple(n.meta["val"].dim_order())) for n in (node, *read)}) > 1
+    found = {(tuple(n.meta["val"].shape), _order(n.meta["val"])) for n in (node, *read)}
+    return len(found) > 1 or found.pop()[1] != (0, 2, 3, 1)  # a third order: of one channel, say
 
 
 def _is_channels_last(node: Node) -> bool:
     value = tensor_of(node)
-    return value is not None and value.ndim == 4 and list(value.dim_order()) != [0, 1, 2, 3]
+    return value is not None and value.ndim == 4 and _order(value) != (0, 1, 2, 3)
+
+
+def _order(value: torch.Tensor) -> tuple[int, ...]:
+    """The order as ExecuTorch will write it down; a dimension of size 1 may be anywhere."""
+    return tuple(dim_order_from_stride(value.stride()))
+
+
+def _same_in_either(value: torch.Tensor) -> bool:
+    """Whether both orders are the same memory: one channel, or one pixel."""
+    return value.shape[1] == 1 or value.shape[2] == value.shape[3] == 1
 
 
 def _contiguous(value: Any) -> Any:
-    return value.clone(memory_format=torch.contiguous_format)
+    return value.clone(memory_format=torch.contiguous_format) if isinstance(value, torch.Tensor) else value
 
 
 def _copy(model: GraphModule, source: Node, value: Any) -> Node:
