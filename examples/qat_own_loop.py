@@ -59,7 +59,9 @@ def accuracy(pte: bytes, data: Split) -> float:
 
 def main() -> None:
     """Train, prepare, train, convert, compile, compare."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("-o", "--output", default="digits_qat.pte")
     args = parser.parse_args()

@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+from executorch.backends.arm._passes import ArmPass
 from executorch.backends.cortex_m.edge_compile_config import cortex_m_edge_compile_config
-from executorch.backends.cortex_m.passes import CortexMPassManager
+from executorch.backends.cortex_m.passes import AtenToCortexMPass, CortexMPassManager
 from executorch.backends.cortex_m.passes.explicit_layout_pass import ValidateCortexMExplicitLayoutPass
 from executorch.exir import EdgeCompileConfig
-from executorch.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult
+from executorch.exir.dialects._ops import ops as edge_ops
+from executorch.exir.pass_base import (
+    ExportedProgramPassBase,
+    ExportedProgramPassResult,
+    ExportPass,
+    ProxyValue,
+)
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from openneutron.cortex_m.core import find_core
 from openneutron.recipe import DEFAULT_CORE
 
+
+def _knows_products(kind: type[ExportPass]) -> type[ExportPass]:
+    """A pass that traces a product of int8 matrices as int8.
+
+    Torch says its result is int32, so that tracing fails where one product reads another's, as in attention.
+    """
+    if kind is AtenToCortexMPass or issubclass(kind, ArmPass):
+        return kind  # knows it, or ends it
+
+    class KnowsProducts(kind):
+        def call_operator(self, op: Any, args: Any, kwargs: Any, meta: Any, *more: Any) -> Any:
+            if op is not edge_ops.edge.aten.bmm.default or not meta.data.get("input_qparams"):
+                return super().call_operator(op, args, kwargs, meta, *more)
+            result = torch.empty_like(meta.data["val"], dtype=torch.int8)
+            plain = pytree.tree_map_only(ProxyValue, lambda value: value.proxy, (args, kwargs))
+            proxy = self.tracer.create_proxy("call_function", op, *plain)
+            proxy.node.meta.update(meta.data)
+            self.tracer.set_metadata(proxy.node, result)
+            return ProxyValue(result, proxy)
+
+    return KnowsProducts
+
+
 # The check among them refuses programs with a float convolution; we know that one has its portable kernel.
 _PASSES = [
-    kind
+    _knows_products(kind)
     for kind in CortexMPassManager.explicit_layout_pass_list
     if kind is not ValidateCortexMExplicitLayoutPass
 ]
