@@ -53,7 +53,9 @@ def train(model: nn.Module, data: Split, epochs: int, rate: float) -> None:
 def accuracy(pte: bytes, data: Split) -> float:
     """Of the program, on this machine."""
     program = load_program(pte)
-    right = sum(int(program.run((x[None],))[0].argmax() == y) for x, y in zip(data.inputs, data.labels))
+    right = sum(
+        int(program.run((x[None],))[0].argmax() == y) for x, y in zip(data.inputs, data.labels, strict=True)
+    )
     return right / len(data.labels)
 
 
