@@ -120,7 +120,7 @@ static int32_t run(const NeutronMachine *machine, const NeutronConv2DParams *p) 
     const NeutronWindow *w = &p->window;
     _Alignas(64) int8_t patch[NEUTRON_PATCH_BYTES];
 #ifdef NEUTRON_X86
-    if (neutron_conv_rows(machine, p, patch, sizeof patch)) return NEUTRON_STATUS_OK;
+    if (neutron_conv_rows(machine, p, 1, 0, patch, sizeof patch)) return NEUTRON_STATUS_OK;
 #endif
     const int32_t *channels = (const int32_t *)(const void *)neutron_read(machine, p->channels);
     Source s = {.p = p,

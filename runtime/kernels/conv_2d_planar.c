@@ -6,6 +6,28 @@
  */
 #include "convolution.h"
 
+#ifdef NEUTRON_X86
+#include "x86/conv_rows.h"
+
+#define RING_BYTES 32768u
+
+/* The vectorised way: every plane is an image of one channel. */
+static int run_rows(const NeutronMachine *machine, const NeutronConv2DPlanarParams *p) {
+    _Alignas(64) int8_t ring[RING_BYTES];
+    NeutronConv2DParams plane = {.input = p->input,
+                                 .output = p->output,
+                                 .window = p->window,
+                                 .weights = p->weights,
+                                 .channels = p->channels,
+                                 .input_zero = p->input_zero,
+                                 .output_zero = p->output_zero,
+                                 .clamp_min = p->clamp_min,
+                                 .clamp_max = p->clamp_max};
+    plane.window.in_c = 1;
+    return neutron_conv_rows(machine, &plane, p->window.in_c, p->plane, ring, sizeof ring);
+}
+#endif
+
 /* Windows of 4 channels up to 16 x 16 fit; the patch holds several pixels of the usual ones. */
 #define PATCH_BYTES 1024u
 
@@ -48,6 +70,9 @@ static void gather(const NeutronConv2DPlanarParams *p, const int8_t *input, uint
 }
 
 static int32_t run(const NeutronMachine *machine, const NeutronConv2DPlanarParams *p) {
+#ifdef NEUTRON_X86
+    if (run_rows(machine, p)) return NEUTRON_STATUS_OK;
+#endif
     const NeutronWindow *w = &p->window;
     _Alignas(64) int8_t patch[PATCH_BYTES];
     const int32_t *channels = (const int32_t *)(const void *)neutron_read(machine, p->channels);

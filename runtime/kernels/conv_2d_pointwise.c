@@ -45,7 +45,7 @@ static int32_t run(const NeutronMachine *machine, const NeutronConv2DPointwisePa
         NeutronConv2DParams same;
         _Static_assert(sizeof same == sizeof *p, "the two kernels have the same parameters");
         memcpy(&same, p, sizeof same);
-        if (neutron_conv_rows(machine, &same, NULL, 0)) return NEUTRON_STATUS_OK;
+        if (neutron_conv_rows(machine, &same, 1, 0, NULL, 0)) return NEUTRON_STATUS_OK;
     }
 #endif
     uint32_t step = joined ? w->y1 - w->y0 : 1u;

@@ -18,6 +18,8 @@ typedef struct {
     const NeutronWindow *w;
     const NeutronView *view;
     const int8_t *input;
+    uint32_t planes;
+    size_t plane;       /* bytes from one to the next in the input */
     int32_t zero;       /* padding, flipped */
     void (*copy)(int8_t *to, const int8_t *from, size_t bytes);
     uint32_t batch;
@@ -27,7 +29,7 @@ typedef struct {
     uint32_t held;      /* rows in the ring: what the windows of several output rows span */
     int direct;         /* rows need no padding and are used where they are */
     int8_t *ring;
-    size_t row_bytes;   /* of a row in the ring */
+    size_t row_bytes;   /* of a row in the ring: that of the first plane, then of the next */
     int32_t next;       /* the first row that was never in the ring */
     int32_t first;      /* a row, and its place in the ring */
     uint32_t first_slot;
@@ -48,10 +50,12 @@ static void fill_row(const Rows *r, int32_t y, int8_t *to) {
     from += (size_t)x * r->view->pixel;
     to += (size_t)(x - r->x) * in_c;
     size_t count = (size_t)(end - x);
-    if (r->view->pixel == in_c) {
-        r->copy(to, from, count * in_c);
-    } else {
-        for (size_t i = 0; i < count; ++i) r->copy(to + i * in_c, from + i * r->view->pixel, in_c);
+    for (uint32_t c = 0; c < r->planes; ++c, to += r->row_bytes / r->planes, from += r->plane) {
+        if (r->view->pixel == in_c) {
+            r->copy(to, from, count * in_c);
+        } else {
+            for (size_t i = 0; i < count; ++i) r->copy(to + i * in_c, from + i * r->view->pixel, in_c);
+        }
     }
 }
 
@@ -108,6 +112,7 @@ typedef struct {
     const NeutronProductCode *code;
     uint32_t columns_apart; /* parts in a row of the window: 1, or its taps */
     size_t part_step;       /* bytes between them */
+    size_t plane_step;      /* and between those of two planes */
     uint32_t run;           /* bytes of a part that belong to the window */
     int8_t *spread;         /* room for spread weights, or null if they are used as they are */
     uint32_t at_once;       /* channels that fit there */
@@ -124,9 +129,11 @@ static void output_rows(Plan *plan, const NeutronView *view, int8_t *output, uin
     fill_ring(&plan->rows, y, y + (int32_t)((count - 1u) * w->stride_h + plan->rows.span));
     uint32_t found = 0;
     for (uint32_t i = 0; i < count; ++i, y += (int32_t)w->stride_h) {
-        for (uint32_t ky = 0; ky < w->kernel_h; ++ky) {
-            const int8_t *row = row_at(&plan->rows, y + (int32_t)(ky * w->dilation_h));
-            for (uint32_t kx = 0; kx < plan->columns_apart; ++kx) parts[found++] = row + kx * plan->part_step;
+        for (uint32_t c = 0; c < plan->rows.planes; ++c) {
+            for (uint32_t ky = 0; ky < w->kernel_h; ++ky) {
+                const int8_t *row = row_at(&plan->rows, y + (int32_t)(ky * w->dilation_h)) + c * plan->plane_step;
+                for (uint32_t kx = 0; kx < plan->columns_apart; ++kx) parts[found++] = row + kx * plan->part_step;
+            }
         }
         lines[i] = output + neutron_row_offset(view, w->out_h, plan->rows.batch, oy + i);
     }
@@ -145,7 +152,7 @@ static void cut_window(Plan *plan, const NeutronConv2DParams *p) {
     plan->columns_apart = joined ? 1u : w->kernel_w;
     plan->run = joined ? w->kernel_w * w->in_c : w->in_c; /* below 2^28: see neutron_check_window */
     plan->product.part_bytes = plan->run;
-    if (plan->run % NEUTRON_GROUP == 0 || (w->kernel_h == 1 && plan->columns_apart == 1)) return;
+    if (plan->run % NEUTRON_GROUP == 0 || plan->rows.planes * w->kernel_h * plan->columns_apart == 1) return;
     plan->product.part_bytes = (uint32_t)neutron_groups(plan->run) * NEUTRON_GROUP;
     if (plan->rows.direct) { /* nothing may be read behind the input */
         plan->rows.direct = 0;
@@ -164,12 +171,12 @@ static int make_plan(Plan *plan, const NeutronConv2DParams *p, int8_t *memory, s
     int32_t bottom = (int32_t)((w->y1 - 1u) * w->stride_h) - w->pad_top + (int32_t)r->span;
     r->direct = r->x >= 0 && r->x + (int32_t)r->columns <= (int32_t)w->in_w && top >= 0 && bottom <= (int32_t)w->in_h;
     cut_window(plan, p);
-    uint64_t parts = (uint64_t)w->kernel_h * plan->columns_apart;
+    uint64_t parts = (uint64_t)w->kernel_h * plan->columns_apart * r->planes;
     if (parts > MAX_PARTS) return 0;
     plan->lines = w->y1 - w->y0 < MAX_LINES ? w->y1 - w->y0 : MAX_LINES;
     size_t left = bytes;
     if (!r->direct) {
-        r->row_bytes = (size_t)r->columns * w->in_c;
+        r->row_bytes = (size_t)r->columns * w->in_c * r->planes;
         if (bytes < BEYOND || r->row_bytes > bytes) return 0; /* and so no product below is too large */
         left -= BEYOND;
         if (r->row_bytes * r->span > left) return 0;
@@ -182,6 +189,7 @@ static int make_plan(Plan *plan, const NeutronConv2DParams *p, int8_t *memory, s
     }
     size_t pixel = r->direct ? p->input.pixel : w->in_c;
     plan->part_step = (size_t)w->dilation_w * pixel;
+    plan->plane_step = r->direct ? r->plane : r->row_bytes / r->planes;
     plan->product.g.a_pitch = (size_t)w->stride_w * pixel;
     plan->product.g.k = (uint32_t)parts * plan->product.part_bytes;
     plan->spread = NULL;
@@ -195,9 +203,12 @@ static int make_plan(Plan *plan, const NeutronConv2DParams *p, int8_t *memory, s
     return 1;
 }
 
-int neutron_conv_rows(const NeutronMachine *machine, const NeutronConv2DParams *p, int8_t *memory, size_t bytes) {
+int neutron_conv_rows(const NeutronMachine *machine, const NeutronConv2DParams *p, uint32_t planes, size_t plane,
+                      int8_t *memory, size_t bytes) {
     const NeutronWindow *w = &p->window;
     Plan plan;
+    plan.rows.planes = planes;
+    plan.rows.plane = plane;
     plan.code = neutron_product_code();
     if (plan.code == NULL || !make_plan(&plan, p, memory, bytes)) return 0;
     plan.rows.w = w;
@@ -218,7 +229,7 @@ int neutron_conv_rows(const NeutronMachine *machine, const NeutronConv2DParams *
     g->low = p->clamp_min;
     g->high = p->clamp_max;
     plan.product.start = start;
-    size_t channel_bytes = neutron_groups(w->kernel_h * w->kernel_w * w->in_c) * NEUTRON_GROUP;
+    size_t channel_bytes = neutron_groups(planes * w->kernel_h * w->kernel_w * w->in_c) * NEUTRON_GROUP;
     for (uint32_t j = 0; j < w->out_c; j += g->n) {
         g->n = w->out_c - j < plan.at_once ? w->out_c - j : plan.at_once;
         g->weights = weights + j * channel_bytes;

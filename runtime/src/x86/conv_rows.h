@@ -5,7 +5,9 @@
 #include "kernel.h"
 
 /* Run the convolution if this CPU and its shape allow; else 0, and nothing is done. `memory` is for the rows of a
- * window. */
-int neutron_conv_rows(const NeutronMachine *machine, const NeutronConv2DParams *p, int8_t *memory, size_t bytes);
+ * window. An input of several planes is given as an image of the channels in one, with the distance to the next;
+ * the weights are then in the order plane, row, column, channel of the window. */
+int neutron_conv_rows(const NeutronMachine *machine, const NeutronConv2DParams *p, uint32_t planes, size_t plane,
+                      int8_t *memory, size_t bytes);
 
 #endif

@@ -158,8 +158,10 @@ class NativeModel:
         self.outputs = [_described(model.outputs[i]) for i in range(model.output_count)]
         self._scratch, self._prefetch = _aligned(model.scratch_bytes), _aligned(model.prefetch_bytes)
         # Made once: asking NumPy for the address of an array takes as long as a small layer.
-        self._arrays = [_aligned_array(shape, dtype) for shape, dtype in (*self.inputs, *self.outputs)]
-        self._buffers = (_Buffer * len(self._arrays))(*map(_buffer, self._arrays))
+        self._inputs = [_aligned_array(shape, dtype) for shape, dtype in self.inputs]
+        self._outputs = [_aligned_array(shape, dtype) for shape, dtype in self.outputs]
+        arrays = [*self._inputs, *self._outputs]
+        self._buffers = (_Buffer * len(arrays))(*map(_buffer, arrays))
         self._run_arguments = _Run(
             self._buffers,
             model.input_count,
@@ -213,16 +215,18 @@ class NativeModel:
     def _run(self, inputs: Sequence[np.ndarray], hooks: ctypes._Pointer[_Hooks] | None) -> list[np.ndarray]:
         if len(inputs) != len(self.inputs):
             fail("ON503", self._name, f"{len(inputs)} inputs given, the model has {len(self.inputs)}")
-        for index, (array, (shape, dtype)) in enumerate(zip(inputs, self.inputs, strict=True)):
-            if array.shape != shape or array.dtype != dtype:
+        for array, own in zip(inputs, self._inputs, strict=True):
+            if array.shape != own.shape or array.dtype != own.dtype:
+                index = next(i for i, a in enumerate(inputs) if a is array)
                 given = f"input {index} is {array.dtype}{list(array.shape)}"
-                fail("ON503", self._name, f"{given}, the model takes {dtype}{list(shape)}")
-            self._arrays[index][...] = array
-        self._run_arguments.hooks = hooks
+                fail("ON503", self._name, f"{given}, the model takes {own.dtype}{list(own.shape)}")
+            own[...] = array
+        if hooks is not None or self._run_arguments.hooks:
+            self._run_arguments.hooks = hooks
         status = self._library.neutron_run(*self._call)
         if status:
             fail("ON503", self._name, self._message(status))
-        return [array.copy() for array in self._arrays[len(self.inputs) :]]
+        return [array.copy() for array in self._outputs]
 
     def _message(self, status: int) -> str:
         text = ctypes.create_string_buffer(256)
