@@ -29,7 +29,8 @@ typedef struct {
     uint32_t held;      /* rows in the ring: what the windows of several output rows span */
     int direct;         /* rows need no padding and are used where they are */
     int8_t *ring;
-    size_t row_bytes;   /* of a row in the ring: that of the first plane, then of the next */
+    size_t plane_bytes; /* of a row in the ring, for one plane */
+    size_t row_bytes;   /* for all, one after the other */
     int32_t next;       /* the first row that was never in the ring */
     int32_t first;      /* a row, and its place in the ring */
     uint32_t first_slot;
@@ -50,7 +51,7 @@ static void fill_row(const Rows *r, int32_t y, int8_t *to) {
     from += (size_t)x * r->view->pixel;
     to += (size_t)(x - r->x) * in_c;
     size_t count = (size_t)(end - x);
-    for (uint32_t c = 0; c < r->planes; ++c, to += r->row_bytes / r->planes, from += r->plane) {
+    for (uint32_t c = 0; c < r->planes; ++c, to += r->plane_bytes, from += r->plane) {
         if (r->view->pixel == in_c) {
             r->copy(to, from, count * in_c);
         } else {
@@ -176,7 +177,8 @@ static int make_plan(Plan *plan, const NeutronConv2DParams *p, int8_t *memory, s
     plan->lines = w->y1 - w->y0 < MAX_LINES ? w->y1 - w->y0 : MAX_LINES;
     size_t left = bytes;
     if (!r->direct) {
-        r->row_bytes = (size_t)r->columns * w->in_c * r->planes;
+        r->plane_bytes = (size_t)r->columns * w->in_c;
+        r->row_bytes = r->plane_bytes * r->planes;
         if (bytes < BEYOND || r->row_bytes > bytes) return 0; /* and so no product below is too large */
         left -= BEYOND;
         if (r->row_bytes * r->span > left) return 0;
@@ -189,7 +191,7 @@ static int make_plan(Plan *plan, const NeutronConv2DParams *p, int8_t *memory, s
     }
     size_t pixel = r->direct ? p->input.pixel : w->in_c;
     plan->part_step = (size_t)w->dilation_w * pixel;
-    plan->plane_step = r->direct ? r->plane : r->row_bytes / r->planes;
+    plan->plane_step = r->direct ? r->plane : r->plane_bytes;
     plan->product.g.a_pitch = (size_t)w->stride_w * pixel;
     plan->product.g.k = (uint32_t)parts * plan->product.part_bytes;
     plan->spread = NULL;
