@@ -38,7 +38,7 @@ def main() -> int:
     for m in MEASUREMENTS:
         cycles = estimate(m)
         error = cycles / m.published_cycles - 1
-        used = "fitting" if m.fitted else "validation only"
+        used = "fitting" if m.fitted else "checking (not fitted, but known when the form was chosen)"
         remark = "" if abs(error) <= BARS[m.fitted] else "  OUT OF BAR"
         if cycles != m.estimated_cycles:
             remark += f"  the table in report/cost_model.py says {m.estimated_cycles:,}"

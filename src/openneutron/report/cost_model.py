@@ -60,7 +60,7 @@ def error_label() -> str:
     worst = max(abs(m.error) for m in MEASUREMENTS if m.fitted)
     kept = [m for m in MEASUREMENTS if not m.fitted]
     count = len(MEASUREMENTS) - len(kept)
-    off = " and ".join(f"{m.error:+.0%} on {m.model}, which was kept for validation" for m in kept)
+    off = " and ".join(f"{m.error:+.0%} on {m.model}, which its numbers were not fitted to" for m in kept)
     return (
         f"Estimated, not measured: within {worst:.0%} of the {count} published times the model is fitted to, "
         f"{off}; the share of the CPU rests on assumptions."
@@ -70,4 +70,4 @@ def error_label() -> str:
 def error_range() -> str:
     """The same in a few words, for a terminal."""
     worst = max(abs(m.error) for m in MEASUREMENTS)
-    return f"estimated; at most {worst:.0%} off on {len(MEASUREMENTS)} published times"
+    return f"estimated; up to {worst:.0%} off the {len(MEASUREMENTS)} published times it was made with"

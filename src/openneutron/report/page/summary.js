@@ -222,7 +222,7 @@ function estimateNote() {
       cell: (row) => integer(row.estimated_cycles),
     },
     { title: 'error', number: true, value: (row) => row.error, cell: (row) => signed(row.error) },
-    { title: 'used for', value: (row) => (row.fitted ? 'fitting' : 'validation only') },
+    { title: 'used for', value: (row) => (row.fitted ? 'fitting' : 'checking') },
   ];
   const parameters = Object.entries(model.parameters || {}).map(([key, found]) => ({
     name: key.replaceAll('_', ' '),
