@@ -1,7 +1,7 @@
 /* Splitting a kernel call between threads: a copy of the parameters for each part, narrowed to its share. */
 #include "parallel.h"
 
-#if defined(__x86_64__) || defined(__aarch64__) /* a microcontroller has one core */
+#ifdef NEUTRON_THREADED
 
 #include "gemm.h"
 
@@ -145,12 +145,6 @@ int32_t neutron_call(const NeutronMachine *machine, uint32_t kind, const void *p
     threads->run(threads->context, work.parts, run_part, &work);
     for (uint32_t i = 0; i < work.parts; ++i) NEUTRON_TRY(work.status[i]);
     return NEUTRON_STATUS_OK;
-}
-
-#else
-
-int32_t neutron_call(const NeutronMachine *machine, uint32_t kind, const void *parameters) {
-    return neutronKernels[kind](machine, parameters);
 }
 
 #endif
