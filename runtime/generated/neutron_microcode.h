@@ -502,8 +502,7 @@ static_assert(sizeof(NeutronArgMaxParams) == 36u, "layout of NeutronArgMaxParams
 /* The next `stages` calls are not run as they stand but as `steps` say: stripes of rows, interleaved.
  *
  * A stage is a window kernel (its y0 and y1 are the step's), an element-wise kernel or a TABLE; of the last
- * two, the outermost dimension (`dims[0]`, `rows`) counts rows, and a rolling buffer (`Ref.rows`) is allowed
- * as long as no step goes beyond its end and on at its beginning.
+ * two, the outermost dimension (`dims[0]`, `rows`) counts rows, and `Ref.rows` makes a rolling buffer.
  */
 typedef struct {
     uint32_t stages;

@@ -84,50 +84,57 @@ static int32_t find_stages(const NeutronMachine *machine, const NeutronCascadePa
     return NEUTRON_STATUS_OK;
 }
 
-/* Move an address to row y, of which rows .. y + count - 1 lie behind one another. */
-static int32_t move(NeutronRef *ref, int32_t stride, uint32_t y, uint32_t count) {
+/* How many of `count` rows from y on lie behind one another: all, or those up to the end of a rolling buffer. */
+static uint32_t together(NeutronRef ref, uint32_t y, uint32_t count) {
+    if (ref.rows == 0) return count;
+    uint32_t left = ref.rows - y % ref.rows;
+    return left < count ? left : count;
+}
+
+/* Move an address to row y. */
+static int32_t move(NeutronRef *ref, int32_t stride, uint32_t y) {
     if (stride == 0) return NEUTRON_STATUS_OK; /* the same for every row */
-    uint32_t rows = ref->rows;
-    if (rows != 0) {
-        y %= rows;
-        if (count > rows - y) return NEUTRON_STATUS_BOUNDS;
-        ref->rows = 0;
-    }
     NEUTRON_REQUIRE(stride > 0);
-    uint64_t offset = ref->offset + (uint64_t)y * (uint32_t)stride;
+    uint64_t offset = ref->offset + (uint64_t)(ref->rows ? y % ref->rows : y) * (uint32_t)stride;
     if (offset > UINT32_MAX) return NEUTRON_STATUS_BOUNDS;
     ref->offset = (uint32_t)offset;
+    ref->rows = 0;
     return NEUTRON_STATUS_OK;
 }
 
-/* Narrow a stage to the rows of a step. */
-static int32_t narrow(Stage *stage, Form form, const NeutronStep *step) {
-    uint32_t y0 = step->y0, count = (uint32_t)step->y1 - step->y0;
-    switch (form) {
-        case WINDOW:
-            NEUTRON_REQUIRE(step->y1 <= stage->window.window.out_h);
-            stage->window.window.y0 = y0;
-            stage->window.window.y1 = step->y1;
-            return NEUTRON_STATUS_OK;
-        case WALK: {
-            NeutronBroadcast *w = &stage->walk;
-            NEUTRON_REQUIRE(step->y1 <= w->dims[0]);
-            NEUTRON_TRY(move(&w->a, w->a_strides[0], y0, count));
-            NEUTRON_TRY(move(&w->b, w->b_strides[0], y0, count));
-            NEUTRON_TRY(move(&w->output, w->output_strides[0], y0, count));
-            w->dims[0] = count;
-            return NEUTRON_STATUS_OK;
-        }
-        case TABLE: {
-            NeutronTableParams *t = &stage->table;
-            NEUTRON_REQUIRE(step->y1 <= t->rows && t->input_pitch <= INT32_MAX && t->output_pitch <= INT32_MAX);
-            NEUTRON_TRY(move(&t->input, (int32_t)t->input_pitch, y0, count));
-            NEUTRON_TRY(move(&t->output, (int32_t)t->output_pitch, y0, count));
-            t->rows = count;
-            return NEUTRON_STATUS_OK;
-        }
-        default: return NEUTRON_STATUS_PARAMETERS;
+/* No more rows at a time than a rolling buffer holds. */
+static bool holds(NeutronRef ref, const NeutronStep *step) {
+    return ref.rows == 0 || (uint32_t)(step->y1 - step->y0) <= ref.rows;
+}
+
+/* Narrow a stage to rows of a step from *y on, and move *y behind them: all of them, but for an element-wise kernel,
+ * which knows nothing of rolling buffers, only those that lie behind one another in each operand. */
+static int32_t narrow(Stage *stage, Form form, const NeutronStep *step, uint32_t *y) {
+    uint32_t first = *y, count = step->y1 - first;
+    if (form == WINDOW) {
+        NEUTRON_REQUIRE(step->y1 <= stage->window.window.out_h);
+        stage->window.window.y0 = first;
+        stage->window.window.y1 = step->y1;
+    } else if (form == WALK) {
+        NeutronBroadcast *w = &stage->walk;
+        NEUTRON_REQUIRE(step->y1 <= w->dims[0]);
+        if (!holds(w->a, step) || !holds(w->b, step) || !holds(w->output, step)) return NEUTRON_STATUS_BOUNDS;
+        count = together(w->a, first, together(w->b, first, together(w->output, first, count)));
+        NEUTRON_TRY(move(&w->a, w->a_strides[0], first));
+        NEUTRON_TRY(move(&w->b, w->b_strides[0], first));
+        NEUTRON_TRY(move(&w->output, w->output_strides[0], first));
+        w->dims[0] = count;
+    } else {
+        NeutronTableParams *t = &stage->table;
+        NEUTRON_REQUIRE(step->y1 <= t->rows && t->input_pitch <= INT32_MAX && t->output_pitch <= INT32_MAX);
+        if (!holds(t->input, step) || !holds(t->output, step)) return NEUTRON_STATUS_BOUNDS;
+        count = together(t->input, first, together(t->output, first, count));
+        NEUTRON_TRY(move(&t->input, (int32_t)t->input_pitch, first));
+        NEUTRON_TRY(move(&t->output, (int32_t)t->output_pitch, first));
+        t->rows = count;
     }
+    *y += count;
+    return NEUTRON_STATUS_OK;
 }
 
 int32_t neutron_cascade(const NeutronMachine *machine, const void *parameters) {
@@ -146,13 +153,14 @@ int32_t neutron_cascade(const NeutronMachine *machine, const void *parameters) {
         NEUTRON_REQUIRE(step->stage < p->stages && step->y0 < step->y1);
         const uint8_t *record = stages[step->stage];
         uint32_t kind = word_at(record) & 0xFFFFu, size = word_at(record) >> 16, call = machine->call + 1u + step->stage;
-        Stage stage;
-        memcpy(&stage, record + 4, size - 4u);
-        NEUTRON_TRY(narrow(&stage, form_of(kind), step));
         if (hooks && hooks->trace) hooks->trace(hooks->context, call, kind, 1);
-        int32_t status = neutronKernels[kind](machine, &stage);
+        for (uint32_t y = step->y0; y < step->y1;) {
+            Stage stage;
+            memcpy(&stage, record + 4, size - 4u);
+            NEUTRON_TRY(narrow(&stage, form_of(kind), step, &y));
+            NEUTRON_TRY(neutronKernels[kind](machine, &stage));
+        }
         if (hooks && hooks->trace) hooks->trace(hooks->context, call, kind, 0);
-        if (status != NEUTRON_STATUS_OK) return status;
     }
     return NEUTRON_STATUS_OK;
 }

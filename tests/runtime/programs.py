@@ -77,8 +77,7 @@ def cascade_program(striped: bool = True) -> tuple[bytes, bytes]:
     add = mc.Add(walk, 20, 1, -2, 3, one, 0, one, 0, one, -19, -128, 127)
     steps: list[mc.Step] = []
     for y0 in range(0, 8, 2):
-        split = [(y0, y0 + 1), (y0 + 1, y0 + 2)] if y0 % 3 == 2 else [(y0, y0 + 2)]  # the ring's end
-        steps += [mc.Step(0, y0, y0 + 2), *(mc.Step(1, *rows) for rows in split), mc.Step(2, y0, y0 + 2)]
+        steps += [mc.Step(stage, y0, y0 + 2) for stage in range(3)]
     calls: tuple[mc.Params, ...] = (conv, table, add)
     calls = (mc.Cascade(3, len(steps), tuple(steps)), *calls) if striped else calls
     shape = (descriptor("int8", x.shape),)

@@ -67,8 +67,8 @@ def _cascade(steps: list[tuple[int, int, int]], stages: int = 3, count: int = 0,
         (_cascade([(1, 0, 9)]), "kernel's range (call 0"),
         (_cascade([(0, 2, 2)]), "kernel's range (call 0"),
         (_cascade([(0, 0, 4)]), "memory region (call 0"),  # four rows in a ring of three
-        (_cascade([(1, 1, 4)]), "memory region (call 0"),  # beyond the end of a ring
-        (_cascade([(2, 0, 3)]), "memory region (call 0"),
+        (_cascade([(1, 0, 3)]), "memory region (call 0"),  # three in one of two, by a table
+        (_cascade([(2, 0, 3)]), "memory region (call 0"),  # and by a sum
         (_cascade([(0, 0, 1)], stages=0), "kernel's range (call 0"),
         (_cascade([(0, 0, 1)], stages=4), "kernel"),
         (_cascade([(0, 0, 1)], count=2), "kernel's range (call 0"),

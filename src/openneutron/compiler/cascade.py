@@ -10,9 +10,8 @@ bottom.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -59,14 +58,17 @@ class Cascade:
 
 
 class Wave:
-    """How far every stage is after each stripe, found from the last stage backwards.
+    """How far every stage is after each round, found from the last stage backwards.
 
-    `made[k][t]` output rows of stage k exist after stripe t. Stages are added from the last to the first.
+    `made[k][t]` output rows of stage k exist after round t. Stages are added from the last to the first. A
+    stripe of the last stage takes `pace` rounds: stages before it that make several rows for one of its rows
+    make them one after the other, so that they in turn need fewer rows at a time.
     """
 
-    def __init__(self, sink: Stage, height: int, mirrored: bool = False):
-        count = -(-sink.height // height)
-        self.stripes = np.minimum(np.arange(1, count + 1) * height, sink.height)
+    def __init__(self, sink: Stage, height: int, pace: int = 1, mirrored: bool = False):
+        count = -(-sink.height // height) * pace
+        self.stripes = np.minimum(np.arange(1, count + 1) // pace * height, sink.height)
+        self._pace = pace
         self.made: list[np.ndarray] = []  # from the last stage to the first
         self.stages: list[Stage] = []
         self.rows: dict[Tensor, int] = {}
@@ -79,6 +81,7 @@ class Wave:
         readers = self._readers.get(stage.output, [])
         if readers:
             made = np.maximum.reduce([reach.top(at) for reach, at in readers])
+            made = made if self._pace == 1 else _spread(made)
             if not rolls and made[-1] < stage.height:
                 made = np.append(made[:-1], stage.height)
         else:  # only what comes after the cascade reads it: at the same pace
@@ -108,8 +111,8 @@ class Wave:
         row = source.nbytes // rows_of(source)
         return int(np.max(self.made[0] * self.stages[0].row_bytes - np.minimum.reduce(lows) * row))
 
-    def steps(self, rows: Mapping[Tensor, int]) -> tuple[Step, ...]:
-        """The steps in order, given the rolling buffers' rows."""
+    def steps(self) -> tuple[Step, ...]:
+        """The steps in order."""
         result = []
         order = list(zip(range(len(self.stages)), reversed(self.stages), reversed(self.made), strict=True))
         for t in range(len(self.stripes)):
@@ -117,26 +120,21 @@ class Wave:
                 begin, end = int(made[t - 1]) if t else 0, int(made[t])
                 if self._mirrored:
                     begin, end = stage.height - end, stage.height - begin
-                pieces = _pieces(stage, begin, end, rows)
-                result += [Step(number, *piece) for piece in (pieces[::-1] if self._mirrored else pieces)]
+                if begin < end:
+                    result.append(Step(number, begin, end))
         return tuple(result)
+
+
+def _spread(made: np.ndarray) -> np.ndarray:
+    """Rows that are needed all at once, made evenly in the rounds since the last time any were needed."""
+    (needed,) = np.nonzero(made - _before(made))
+    rounds = np.interp(np.arange(len(made)), [-1, *needed], [0, *made[needed]])
+    return np.floor(rounds + 1e-6).astype(made.dtype)
 
 
 def _before(made: np.ndarray) -> np.ndarray:
     """Rows made before each stripe."""
     return np.concatenate([[0], made[:-1]])
-
-
-def _pieces(stage: Stage, begin: int, end: int, rows: Mapping[Tensor, int]) -> list[tuple[int, int]]:
-    """The range, cut where a rolling buffer begins anew if the kernel needs its rows in one piece."""
-    if begin >= end:
-        return []
-    cuts = {begin, end}
-    if stage.rows_in_one_piece:
-        rings = [rows[t] for t in (stage.output, *(r.tensor for r in stage.reads)) if t in rows]
-        cuts |= {y for ring in rings for y in range(-(-begin // ring) * ring, end, ring)}
-    points = sorted(cuts)
-    return list(pairwise(points))
 
 
 def added_cycles(stage: Stage, made: np.ndarray, alone: bool) -> float:
@@ -189,9 +187,11 @@ def _dies(lives: Lives, source: Tensor, first: int, last: int) -> bool:
     return begin < first and end <= last
 
 
-def make_cascade(lives: Lives, stages: Sequence[Stage], first: int, last: int, height: int) -> Cascade:
+def make_cascade(
+    lives: Lives, stages: Sequence[Stage], first: int, last: int, height: int, pace: int = 1
+) -> Cascade:
     """The cascade of these stages, steps `first` to `last` of the schedule."""
-    wave = _filled(lives, stages, first, last, height, mirrored=False)
+    wave = _filled(lives, stages, last, Wave(stages[-1], height, pace))
     rows = dict(wave.rows)
     found = overlapping(lives, wave, first, last)
     overlap: Overlap | None = None
@@ -199,18 +199,15 @@ def make_cascade(lives: Lives, stages: Sequence[Stage], first: int, last: int, h
     if found is not None:
         source, below = found
         out = stages[-1].output
-        other = _filled(lives, stages, first, last, height, mirrored=True)
+        other = _filled(lives, stages, last, Wave(stages[-1], height, pace, mirrored=True))
         rows = {t: max(r, other.rows[t]) for t, r in rows.items() if t in other.rows}
         above = source.nbytes - out.nbytes + other.ahead(source)
         overlap = Overlap(source, out, below, above)
-        up = other.steps(rows)
-    return Cascade(first, last, height, rows, wave.steps(rows), up, overlap)
+        up = other.steps()
+    return Cascade(first, last, height, rows, wave.steps(), up, overlap)
 
 
-def _filled(
-    lives: Lives, stages: Sequence[Stage], first: int, last: int, height: int, mirrored: bool
-) -> Wave:
-    wave = Wave(stages[-1], height, mirrored)
+def _filled(lives: Lives, stages: Sequence[Stage], last: int, wave: Wave) -> Wave:
     for stage in reversed(stages[:-1]):
         wave.add(stage, rolls_in(lives, stage.output, last))
     return wave

@@ -68,11 +68,6 @@ class Stage:
     work: RowWork
     output: Tensor
 
-    @property
-    def rows_in_one_piece(self) -> bool:
-        """Whether the rows of a step must lie behind one another, also in rolling buffers."""
-        return isinstance(self.call, (*WALKS, mc.Table))
-
 
 def rows_of(tensor: Tensor) -> int:
     """Rows of a feature map; a map of one row, as of a 1-D convolution, is taken as a column of pixels."""

@@ -34,6 +34,7 @@ from openneutron.options import CompileOptions
 from openneutron.target import Target
 
 STRIPES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 28, 32, 40, 56, 64, 112)  # how many may be cut
+PACES = (2, 4)  # rounds for one row of the last stage, if there are strides before it
 TRIALS = 6  # ways that are placed before the best is taken
 MOST_ADDED = 2.0  # the share of cycles that may be added to fit the SRAM at all
 
@@ -45,6 +46,7 @@ class Run:
     first: int
     last: int
     height: int
+    pace: int  # rounds a stripe takes
     nbytes: int  # live while it runs
     cycles: float  # added by stripes
 
@@ -89,19 +91,19 @@ class Line:
         """Every run worth a look: none that adds more cycles than the budget by itself."""
         most = 0
         for step in range(len(self.schedule.steps)):
-            single = Run(step, step, 0, self.live(step), 0.0)
+            single = Run(step, step, 0, 1, self.live(step), 0.0)
             most = max(most, single.nbytes)
             yield single
         for last, stage in enumerate(self.stages):
             if stage is not None:
-                for height in _heights(stage.height):
-                    yield from self._ending_at(last, height, most, budget)
+                for height, pace in _stripes(stage.height):
+                    yield from self._ending_at(last, height, pace, most, budget)
 
-    def _ending_at(self, last: int, height: int, most: int, budget: float) -> Iterator[Run]:
+    def _ending_at(self, last: int, height: int, pace: int, most: int, budget: float) -> Iterator[Run]:
         """The runs whose last step is `last`, from the shortest to the longest."""
         sink = self.stages[last]
         assert sink is not None
-        wave = Wave(sink, height)
+        wave = Wave(sink, height, pace)
         alive = sum(aligned(b.nbytes) for b, (first, end) in self.lives.items() if first <= last <= end)
         cycles = 0.0
         rolled = constants = 0
@@ -143,7 +145,7 @@ class Line:
                 size_in, size_out = aligned(found[0].nbytes), aligned(sink.output.nbytes)
                 need -= size_in + size_out - max(aligned(max(found[1], 0)) + size_in, size_out)
             if need < most:
-                yield Run(first, last, height, need, total)
+                yield Run(first, last, height, pace, need, total)
 
     def needed(self, plan: MemoryPlan) -> int:
         """The scratch of a plan, and the most constants that are streamed for one of its units."""
@@ -166,12 +168,13 @@ class Line:
 
     def _cascade(self, run: Run) -> Cascade:
         stages = [s for s in self.stages[run.first : run.last + 1] if s is not None]
-        return make_cascade(self, stages, run.first, run.last, run.height)
+        return make_cascade(self, stages, run.first, run.last, run.height, run.pace)
 
 
-def _heights(rows: int) -> list[int]:
-    """Stripe heights to try, the largest first."""
-    return sorted({-(-rows // count) for count in (*STRIPES, rows) if count <= rows}, reverse=True)
+def _stripes(rows: int) -> list[tuple[int, int]]:
+    """Stripe heights and paces to try, the coarsest first; more rounds than one only for single rows."""
+    heights = sorted({-(-rows // count) for count in (*STRIPES, rows) if count <= rows}, reverse=True)
+    return [(height, 1) for height in heights] + [(1, pace) for pace in PACES]
 
 
 class Cuts:
@@ -179,7 +182,7 @@ class Cuts:
 
     def __init__(self, line: Line, budget: float):
         self.line = line
-        runs = sorted(line.runs(budget), key=lambda run: (run.last, run.first, run.height))
+        runs = sorted(line.runs(budget), key=lambda run: (run.last, run.first, run.height, run.pace))
         self.runs = runs
         self.sizes = sorted({run.nbytes for run in runs})
 
@@ -276,9 +279,7 @@ def _smallest(line: Line, budget: float) -> list[MemoryPlan]:
         if len(plans) == TRIALS or max(run.nbytes for run in way) >= least:
             break
         cascades = line.cascades(way)
-        if (
-            line.added_cycles(cascades) <= budget
-        ):  # rolling buffers cut some steps in two: more than estimated
+        if line.added_cycles(cascades) <= budget:
             plans.append(plan_memory(line.schedule, cascades))
             least = min(least, line.needed(plans[-1]))
     return plans
