@@ -44,6 +44,24 @@ def test_the_summary_says_what_users_ask_for(cli):
     assert "cumsum" in report["summary"]["hint"]
 
 
+def test_size_mode_needs_less_and_gives_the_same_bits(cli):
+    np.save("x.npy", np.random.default_rng(0).normal(size=(1, 1, 16, 16)).astype(np.float32))
+    found = {}
+    for aim in ("performance", "size"):
+        done = cli(
+            "compile", "own.py:net", "--optimise", aim, "--cycle-budget", "2", "-o", f"{aim}.pte", "--json"
+        )
+        assert done.code == 0, done.err
+        assert cli("run", f"{aim}.pte", "--input", "x.npy", "--output-dir", aim).code == 0
+        found[aim] = done.json, np.load(f"{aim}/output_0.npy")
+    (fast, wanted), (small, got) = found["performance"], found["size"]
+    assert small["scratch_bytes"] < fast["scratch_bytes"] / 2
+    assert fast["cycles_estimated"] < small["cycles_estimated"] <= 3 * fast["cycles_estimated"]
+    assert "CASCADE" in small["kernels"] and "CASCADE" not in fast["kernels"]
+    np.testing.assert_array_equal(wanted, got)
+    assert cli("compile", "own.py:net", "--optimise", "speed").code == 2
+
+
 def test_default_output_is_named_after_the_model(cli, tmp_path):
     assert cli("compile", "own.py:net").code == 0
     assert (tmp_path / "own.pte").exists()

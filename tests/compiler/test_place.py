@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openneutron.compiler.place import ALIGNMENT, Block, most_live, place
+from openneutron.compiler.place import ALIGNMENT, Apart, Block, aligned, most_live, place
 
 
 @st.composite
@@ -68,3 +68,29 @@ def test_the_solver_closes_a_gap_that_best_fit_leaves():
 def test_none_and_one(count):
     placement = place([Block(100, 0, 0)] * count)
     assert placement.nbytes == placement.bound == 112 * count
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(16, 3000), min_size=2, max_size=12), st.randoms(use_true_random=False))
+def test_a_pair_may_overlap_as_far_as_it_says(sizes, rng):
+    """A chain whose links hand memory on, as a cascade does with input rows that are done."""
+    items = [Block(size, i, i + 1) for i, size in enumerate(sizes)]
+    rules = {
+        (i, i + 1): Apart(-rng.randint(0, sizes[i + 1]), rng.randint(0, sizes[i]))
+        for i in range(len(sizes) - 1)
+        if rng.random() < 0.7
+    }
+    placement = place(items, rules)
+    for i, (first, second) in enumerate(itertools.pairwise(placement.offsets)):
+        low, high = -aligned(sizes[i + 1]), aligned(sizes[i])
+        if (rule := rules.get((i, i + 1))) is not None:
+            low, high = max(low, rule.low), min(high, rule.high)
+        assert second - first <= low or second - first >= high
+    assert placement.nbytes == max(o + aligned(s) for o, s in zip(placement.offsets, sizes, strict=True))
+    assert placement.bound <= placement.nbytes <= place(items).nbytes
+
+
+def test_an_overlap_saves_what_it_allows():
+    items = [Block(8000, 0, 1), Block(8000, 1, 2), Block(8000, 2, 3)]
+    rules = {(0, 1): Apart(-1600, 1600), (1, 2): Apart(-1600, 1600)}
+    assert place(items, rules).nbytes == 9600  # down, then up again

@@ -50,7 +50,8 @@ REMEDIES: dict[str, str] = {
     "ON304": "Use NeutronPartitioner to divide the program.",
     "ON401": "Keep the operator on the CPU with operators_not_to_delegate.",
     "ON402": "Quantize the model fully to int8 with static shapes.",
-    "ON403": "--fetch_constants_to_sram keeps weights in flash; smaller inputs need less for activations.",
+    "ON403": "--fetch_constants_to_sram keeps weights in flash. Stripes of rows are taken already where "
+    "they help; smaller inputs need less.",
     "ON410": "Use the open converter, or exclude the operators NXP's converter left over.",
     "ON411": "Install NXP's SDK from NXP, or use the open converter (the default).",
     "ON412": "Install a version of the SDK that fits; `openneutron doctor` shows what is there.",
