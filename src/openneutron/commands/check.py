@@ -126,7 +126,7 @@ def _arguments(budget: Budget, where: str) -> argparse.Namespace:
         if key not in actions:
             fail("ON108", f"{where}: options.{key}", "there is no such option", nearest(key, actions))
         setattr(args, key, _value(actions[key], value, f"{where}: options.{key}"))
-    args.model, args.data, args.samples = budget.model, budget.data, budget.samples
+    args.model, args.data, args.samples, args.threads = budget.model, budget.data, budget.samples, None
     return args
 
 
