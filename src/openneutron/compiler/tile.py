@@ -36,6 +36,8 @@ from openneutron.target import Target
 STRIPES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 28, 32, 40, 56, 64, 112)  # how many may be cut
 PACES = (2, 4)  # rounds for one row of the last stage, if there are strides before it
 TRIALS = 6  # ways that are placed before the best is taken
+EFFORT = 60_000  # runs looked at, some 50 us each: the longer the network, the shorter its runs
+SHORTEST = 8  # but they may always have so many steps
 MOST_ADDED = 2.0  # the share of cycles that may be added to fit the SRAM at all
 
 
@@ -72,6 +74,8 @@ class Line:
         self.rollable = frozenset(
             t for t, v in self.storage.views.items() if v.buffer.home is Home.SCRATCH and count[v.buffer] == 1
         )
+        tried = len(schedule.steps) * (len(STRIPES) + len(PACES))
+        self.longest = min(max(EFFORT // max(tried, 1), SHORTEST), MOST_STAGES)
         self.ending: list[list[Buffer]] = [[] for _ in schedule.steps]
         for buffer, (_, last) in lives.items():
             self.ending[last].append(buffer)
@@ -115,7 +119,7 @@ class Line:
             if (
                 stage is None
                 or len(wave.stages) * len(wave.stripes) > MOST_STEPS
-                or last - first >= MOST_STAGES
+                or last - first >= self.longest
             ):
                 return
             if first < last:
