@@ -267,6 +267,10 @@ def _refuse_idle(args: argparse.Namespace, source: Source) -> None:
         fail("ON104", f"option {given[0]}", f"has no effect on {args.model}: {kind}", "Leave it out.")
     if not recipe.cortex_m and args.core != DEFAULT_CORE:
         fail("ON104", "option --core", f"has no effect on the recipe {recipe.name}", "Leave it out.")
+    if recipe.cortex_m:
+        from openneutron.cortex_m.core import find_core
+
+        find_core(args.core)  # found unknown now rather than after minutes of work
     if not recipe.neutron and (args.operators_not_to_delegate or not args.delegate):
         option = "--operators_not_to_delegate" if args.operators_not_to_delegate else "--no-delegate"
         fail("ON104", f"option {option}", "has no effect: the recipe uses no NPU", "Leave it out.")
