@@ -10,6 +10,7 @@
 
 #define FULL_STEP (NEUTRON_BLOCK * NEUTRON_GROUP)
 #define UNROLL 4u
+#define OUTLINE static __attribute__((noinline)) /* off the hot path: one copy, as flash is dear */
 
 /* Sums of two rows and two channels. */
 typedef struct {
@@ -73,18 +74,23 @@ NEUTRON_INLINE Sums dot_full(Sums s, const int8_t **a0, const int8_t **a1, const
     return s;
 }
 
-/* Add the products of `groups` groups; `step` bytes from one group of a channel to the next. */
+/* Add the products of `groups` groups, and of one more whose values are `last`, of both rows, unless it is NULL;
+ * `step` bytes from one group of a channel to the next. */
 NEUTRON_INLINE Sums dot_2x2(Sums s, const int8_t *a0, const int8_t *a1, const int8_t *weights, uint32_t groups,
-                            size_t step) {
+                            size_t step, const uint32_t *last) {
     if (step == FULL_STEP && groups >= UNROLL) {
         s = dot_full(s, &a0, &a1, &weights, a0 + groups / UNROLL * UNROLL * NEUTRON_GROUP);
         groups %= UNROLL;
     }
-    for (; groups != 0; --groups) {
+    for (;; --groups) {
+        if (groups == 0) {
+            if (last == NULL) return s;
+            a0 = (const int8_t *)&last[0], a1 = (const int8_t *)&last[1];
+            groups = 1, last = NULL;
+        }
         s = group_2x2(s, a0, a1, weights);
         a0 += NEUTRON_GROUP, a1 += NEUTRON_GROUP, weights += step;
     }
-    return s;
 }
 
 /* sums[channel] += products, for `count` (1 or 4) channels of one row. */
@@ -107,12 +113,16 @@ NEUTRON_INLINE void dot_1xn(const int8_t *a, const int8_t *weights, uint32_t gro
     for (uint32_t j = 0; j < count; ++j) sums[j] = s[j];
 }
 
-void neutron_dot(const int8_t *a, const int8_t *weights, uint32_t groups, uint32_t channels, uint32_t *sums) {
-    size_t step = (size_t)channels * NEUTRON_GROUP;
-    int32_t *s = (int32_t *)sums;
+/* The same for any number of channels. */
+OUTLINE void dot_1(const int8_t *a, const int8_t *weights, uint32_t groups, size_t step, uint32_t channels,
+                           int32_t *sums) {
     uint32_t j = 0;
-    for (; j + 4u <= channels; j += 4u) dot_1xn(a, weights + j * NEUTRON_GROUP, groups, step, 4, s + j);
-    for (; j < channels; ++j) dot_1xn(a, weights + j * NEUTRON_GROUP, groups, step, 1, s + j);
+    for (; j + 4u <= channels; j += 4u) dot_1xn(a, weights + j * NEUTRON_GROUP, groups, step, 4, sums + j);
+    for (; j < channels; ++j) dot_1xn(a, weights + j * NEUTRON_GROUP, groups, step, 1, sums + j);
+}
+
+void neutron_dot(const int8_t *a, const int8_t *weights, uint32_t groups, uint32_t channels, uint32_t *sums) {
+    dot_1(a, weights, groups, (size_t)channels * NEUTRON_GROUP, channels, (int32_t *)sums);
 }
 
 void neutron_requantize(const int32_t *sums, const int32_t *multiplier, const int32_t *shift, uint32_t n, int32_t zero,
@@ -129,12 +139,12 @@ NEUTRON_INLINE uint32_t last_word(const NeutronGemm *g, const int8_t *a, uint32_
     return word;
 }
 
-NEUTRON_INLINE void store(const NeutronGemm *g, uint32_t row, uint32_t channel, int32_t sum) {
+OUTLINE void store(const NeutronGemm *g, uint32_t row, uint32_t channel, int32_t sum) {
     if (g->raw) {
         g->raw[(size_t)row * g->n + channel] = sum;
     } else {
-        g->out[row * g->out_pitch + channel] = (int8_t)neutron_requantize_one(
-            sum, g->multiplier[channel], g->shift[channel], g->zero, g->low, g->high);
+        neutron_requantize(&sum, g->multiplier + channel, g->shift + channel, 1, g->zero, g->low, g->high,
+                           g->out + row * g->out_pitch + channel);
     }
 }
 
@@ -163,8 +173,7 @@ NEUTRON_INLINE void block_2(const NeutronGemm *g, uint32_t row, const int8_t *a,
     for (uint32_t j = 0; j + 2u <= channels; j += 2u) {
         const int8_t *weights = block + j * NEUTRON_GROUP;
         int32_t bias0 = g->bias[first + j], bias1 = g->bias[first + j + 1u];
-        Sums s = dot_2x2((Sums){bias0, bias1, bias0, bias1}, a, b, weights, full, step);
-        if (tail) s = group_2x2(s, (const int8_t *)&last[0], (const int8_t *)&last[1], weights + full * step);
+        Sums s = dot_2x2((Sums){bias0, bias1, bias0, bias1}, a, b, weights, full, step, tail ? last : NULL);
         store_2(g, row, first + j, s.s00, s.s10);
         store_2(g, row, first + j + 1u, s.s01, s.s11);
     }
@@ -176,23 +185,12 @@ static void block_1(const NeutronGemm *g, uint32_t row, const int8_t *a, uint32_
     uint32_t full = g->k / NEUTRON_GROUP, tail = g->k % NEUTRON_GROUP;
     size_t step = (size_t)channels * NEUTRON_GROUP;
     uint32_t last = tail ? last_word(g, a, tail) : 0u;
-    for (uint32_t j = from, count; j < channels; j += count) {
-        count = channels - j >= 4u ? 4u : 1u;
-        const int8_t *weights = block + j * NEUTRON_GROUP;
-        int32_t sums[4];
-        for (uint32_t i = 0; i < count; ++i) sums[i] = g->bias[first + j + i];
-        if (count == 4u) {
-            dot_1xn(a, weights, full, step, 4, sums);
-        } else {
-            dot_1xn(a, weights, full, step, 1, sums);
-        }
-        if (tail) {
-            for (uint32_t i = 0; i < count; ++i) {
-                dot_1xn((const int8_t *)&last, weights + full * step + i * NEUTRON_GROUP, 1, step, 1, sums + i);
-            }
-        }
-        for (uint32_t i = 0; i < count; ++i) store(g, row, first + j + i, sums[i]);
-    }
+    const int8_t *weights = block + from * NEUTRON_GROUP;
+    int32_t sums[NEUTRON_BLOCK];
+    for (uint32_t j = from; j < channels; ++j) sums[j - from] = g->bias[first + j];
+    dot_1(a, weights, full, step, channels - from, sums);
+    if (tail) dot_1((const int8_t *)&last, weights + full * step, 1, step, channels - from, sums);
+    for (uint32_t j = from; j < channels; ++j) store(g, row, first + j, sums[j - from]);
 }
 
 void neutron_gemm(const NeutronGemm *g) {
@@ -203,14 +201,10 @@ void neutron_gemm(const NeutronGemm *g) {
         const int8_t *a = g->a;
         uint32_t i = 0;
         for (; i + 2u <= g->m; i += 2u, a += 2u * g->a_pitch) {
-            if (channels == NEUTRON_BLOCK) {
-                block_2(g, i, a, j, NEUTRON_BLOCK, block, FULL_STEP);
-            } else {
-                block_2(g, i, a, j, channels, block, (size_t)channels * NEUTRON_GROUP);
-                if (channels % 2u) {
-                    block_1(g, i, a, j, channels - 1u, channels, block);
-                    block_1(g, i + 1u, a + g->a_pitch, j, channels - 1u, channels, block);
-                }
+            block_2(g, i, a, j, channels, block, (size_t)channels * NEUTRON_GROUP);
+            if (channels % 2u) {
+                block_1(g, i, a, j, channels - 1u, channels, block);
+                block_1(g, i + 1u, a + g->a_pitch, j, channels - 1u, channels, block);
             }
         }
         if (i < g->m) block_1(g, i, a, j, 0, channels, block);
