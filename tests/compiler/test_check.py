@@ -85,7 +85,8 @@ def test_nonsense_is_named(make, says):
 
 
 def test_every_operator_with_a_kernel_has_a_shape_rule():
-    assert set(RULES) <= set(SHAPE_RULES)
+    own = {Builtin.CUSTOM}  # what fusion makes; a file with one is refused
+    assert set(RULES) - own <= set(SHAPE_RULES)
 
 
 def test_space_to_batch_and_back():

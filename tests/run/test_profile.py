@@ -124,3 +124,19 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
             read_profile(dump, method, TARGET, record)
     with pytest.raises(OpenNeutronError, match="ON104"):
         other.save_etrecord(tmp_path / "no.etrecord")
+
+
+def test_a_stage_of_a_cascade_has_one_event_with_all_its_steps(tmp_path):
+    options = CompileOptions(optimise="size", cycle_budget=5)
+    program = compiled_for(Plain(), Plain.shapes, options=options, etrecord=True)
+    assert "CASCADE" in program.kernels
+    etdump, etrecord = traced(program, random_inputs(Plain.shapes, 0), tmp_path, runs=3)
+    method = program.info.methods["forward"]
+    profile = read_profile(etdump, method, TARGET, etrecord)
+    (calls,) = microcode_calls(method).values()
+    assert [c.kernel for c in profile.calls] == [call.kernel.name for call in calls]
+    assert profile.runs == 3 and all(c.nodes for c in profile.calls)
+    (cascade,) = [c for c in profile.calls if c.kernel == "CASCADE"]
+    stages = profile.calls[cascade.call + 1 : cascade.call + 1 + calls[cascade.call].stages]
+    assert set(cascade.nodes) == {node for stage in stages for node in stage.nodes}
+    assert sum(c.cycles_estimated for c in profile.calls) == program.compiled[0].cycles
