@@ -142,6 +142,19 @@ def test_group_convolutions_are_split(mode, channels, out, groups, padding):
     assert sum(n.startswith("aten.conv2d") for n in names(transformed)) == groups
 
 
+@pytest.mark.parametrize("mode", [PTQ, QAT])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "dilation"),
+    [(3, 1, 1, 1), ((1, 3, 3), 1, 0, 1), ((2, 3, 1), (2, 1, 1), (1, 0, 0), 1), (2, 1, (2, 1, 0), (2, 1, 1))],
+)
+def test_volume_convolutions_are_convolutions_of_slices(mode, kernel, stride, padding, dilation):
+    model = nn.Conv3d(2, 3, kernel, stride, padding, dilation)
+    transformed = assert_same(model, torch.randn(1, 2, 5, 6, 7), mode=mode)
+    depth = model(torch.randn(1, 2, 5, 6, 7)).shape[2]
+    assert names(transformed).count("aten.conv2d.default") == depth
+    assert "aten.conv3d.default" not in names(transformed)
+
+
 def test_depthwise_convolutions_are_not_split():
     transformed = assert_same(nn.Conv2d(4, 8, 3, groups=4), torch.randn(1, 4, 6, 6))
     assert names(transformed) == ["aten.conv2d.default"]

@@ -98,6 +98,20 @@ class CumsumIsland(nn.Module):
         return torch.sigmoid(self.second(x))
 
 
+class VolumeIsland(nn.Module):
+    """A 3-D convolution, which is written as 2-D ones, and a function only Cortex-M has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3), nn.Conv2d(12, 4, 1)
+        self.volume = nn.Conv3d(2, 3, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.first(x))
+        x = torch.relu(self.volume(x.reshape(1, 2, 4, *x.shape[2:])))
+        return self.second(torch.log1p(x.reshape(1, 12, *x.shape[3:])))
+
+
 class FlippedEnd(nn.Module):
     """Operators that only move data, which Cortex-M leaves to ExecuTorch's kernels in int8."""
 
@@ -148,6 +162,7 @@ ISLANDS = (
     Network("argmax_head", ArgmaxHead, ((1, 3, 8, 8),), frozenset({"aten.argmax.default"})),
     Network("embedding_start", EmbeddingStart, ((1, 12),), frozenset({"aten.embedding.default"}), indices=20),
     Network("cumsum_island", CumsumIsland, ((1, 2, 7, 9),), frozenset({"aten.cumsum.default"})),
+    Network("volume_island", VolumeIsland, ((1, 3, 8, 9),)),
     Network("flipped_end", FlippedEnd, ((1, 3, 9, 8),)),
     Network("ratio", Ratio, ((1, 1, 8, 7),), positive=True),
     Network("seed", Seed, ((1, 3, 8, 8),), frozenset({"aten.max_pool2d_with_indices.default"})),

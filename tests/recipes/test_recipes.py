@@ -37,7 +37,8 @@ def compiled(name: str, recipe: str, channels_last: bool, qat: bool) -> tuple[Gr
 
 
 # Those without batch norms: torchao takes half a minute to fold any.
-TRAINED = ("argmax_head", "embedding_start", "cumsum_island", "flipped_end", "ratio", "seed", "tiny_vit")
+TRAINED = ("argmax_head", "embedding_start", "cumsum_island", "volume_island", "flipped_end", "ratio", "seed",
+           "tiny_vit")  # fmt: skip
 
 
 def cases() -> list[pytest.param]:

@@ -27,6 +27,7 @@ from openneutron.passes.layers import (
     rewrite_constant_matmul,
     split_group_convolutions,
 )
+from openneutron.passes.volume import rewrite_volume_convolutions
 
 __all__ = ["ATEN_PASSES", "BEFORE_PREPARE", "PTQ", "QAT", "Pass", "run_passes"]
 
@@ -57,6 +58,11 @@ ATEN_PASSES: tuple[Pass, ...] = (
     ),
     _REMOVE_NO_OPS,
     _REWRITE_CONSTANT_MATMUL,
+    Pass(
+        "RewriteVolumeConvolutions",
+        "no convolution with one group goes over three dimensions",
+        rewrite_volume_convolutions,
+    ),
     Pass(
         "DecomposeUnsupported",
         "an operator outside the table is there only if it cannot be expressed in it",
