@@ -11,7 +11,9 @@ import operator
 from typing import Any
 
 import torch
+from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.dialects._ops import ops as edge_ops
+from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.tensor import dim_order_from_stride
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
@@ -57,9 +59,34 @@ def restore_order_around(model: GraphModule) -> PassResult:
             if _is_channels_last(result):
                 _restore(model, result)
     if changed:
+        for node in model.graph.find_nodes(op="call_function", target=executorch_call_delegate):
+            _pin_results(getattr(model, node.args[0].target))
         model.graph.lint()
         model.recompile()
     return PassResult(model, changed)
+
+
+def _pin_results(delegate: LoweredBackendModule) -> None:
+    """Write the order of a delegate's results into the graph that ExecuTorch infers it from.
+
+    A tensor of one channel is the same memory in either order, and may now be called contiguous: the results
+    of a convolution of it would be inferred to be so too, but the delegate was compiled to write otherwise.
+    """
+    program = delegate.original_module
+    output = program.graph.output_node()
+    results, renamed = [], {}
+    for result in output.args[0]:
+        value = tensor_of(result)
+        if value is not None and value.ndim == 4 and not _same_in_either(value):
+            with program.graph.inserting_before(output):
+                copy = _copy(program.graph_module, result, value)
+            renamed[result.name] = copy.name
+            result = copy
+        results.append(result)
+    output.args = (tuple(results),)
+    for spec in program.graph_signature.output_specs:
+        spec.arg.name = renamed.get(spec.arg.name, spec.arg.name)
+    program.graph_module.recompile()
 
 
 def _restore(model: GraphModule, result: Node) -> None:
