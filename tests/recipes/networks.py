@@ -169,11 +169,11 @@ ISLANDS = (
 )
 ZOO = (
     _zoo("cifarnet"),
-    _zoo("mobilenet_v2", (1, 3, 32, 32), width=0.35),
+    _zoo("mobilenet_v2", (1, 3, 64, 64), width=0.35),  # in training a batch norm wants several values
     _zoo("mobilenet_v1_vww"),
     _zoo("resnet8"),
     _zoo("dscnn"),
-    _zoo("autoencoder"),
+    _zoo("autoencoder", (2, 640)),
     _zoo("tcn"),
     _zoo("gru", (1, 3, 16)),
     _zoo("tiny_vit"),

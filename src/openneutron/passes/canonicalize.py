@@ -171,7 +171,17 @@ def fold_parameters(model: GraphModule) -> bool:
     return _fold(model, constants_only(model.graph.nodes))
 
 
-def _fold(model: GraphModule, foldable: set[Node]) -> bool:
+def fold_quantized(model: GraphModule) -> GraphModule:
+    """Store in int8 what is quantized and constant now that training is over, as calibration leaves it."""
+    for node, value in _values(model, constants_only(model.graph.nodes)).items():
+        if op_name(node).startswith("quantized_decomposed.quantize_"):
+            node.replace_all_uses_with(add_constant(model, node, value, "folded"))
+    model.graph.eliminate_dead_code()
+    model.recompile()
+    return model
+
+
+def _values(model: GraphModule, foldable: set[Node]) -> dict[Node, torch.Tensor]:
     values: dict[Node, torch.Tensor] = {}
     for node in model.graph.nodes:
         if node not in foldable or not all(n in values for n in node.all_input_nodes):
@@ -179,6 +189,11 @@ def _fold(model: GraphModule, foldable: set[Node]) -> bool:
         value = constant(model, node) if node.op == "get_attr" else _evaluate(node, values)
         if value is not None:
             values[node] = value
+    return values
+
+
+def _fold(model: GraphModule, foldable: set[Node]) -> bool:
+    values = _values(model, foldable)
     changed = False
     for node, value in values.items():
         # Only the last of a chain of constants is needed; dead code elimination takes the rest.

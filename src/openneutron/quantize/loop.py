@@ -18,6 +18,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 
 from openneutron.diagnostics import fail
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
+from openneutron.passes.canonicalize import fold_quantized
 from openneutron.stages import TORCHAO, stage
 
 
@@ -67,7 +68,7 @@ def convert_trained(prepared: GraphModule, calibration_inputs: Iterable[tuple[An
     """What training left, as a quantized model."""
     move_exported_model_to_eval(prepared)
     _observe(prepared, calibration_inputs)
-    return convert_pt2e(prepared)
+    return fold_quantized(convert_pt2e(prepared))
 
 
 def _module_of(model: GraphModule | ExportedProgram) -> GraphModule:

@@ -17,6 +17,7 @@ from openneutron.options import CompileOptions
 from openneutron.package.backend import NeutronPartitioner
 from openneutron.partition.partitioner import spellings
 from openneutron.passes import BEFORE_PREPARE, PTQ, QAT, run_passes
+from openneutron.passes.canonicalize import fold_quantized
 from openneutron.passes.dim_order import restore_order_around
 from openneutron.passes.edge import run_edge_passes
 from openneutron.pipeline import make_quantizer
@@ -110,6 +111,7 @@ def _recipe(
         calibration_inputs_fn=samples,
         train_fn=train_fn,
         pre_prepare_passes=[drop_guards, _before_prepare(qat)],
+        post_convert_passes=[fold_quantized] if qat else [],
     )
     name = f"{recipe.name}_int8_{'qat' if qat else 'ptq'}".replace("-", "_")
     parts = [ExportRecipe(name=name, quantization_recipe=quantization, strict=False)]
