@@ -63,16 +63,20 @@ def random_inputs(graph: Graph, seed: int = 0) -> list[np.ndarray]:
     return arrays
 
 
-def default_runner(model: bytes, inputs: Sequence[np.ndarray], threads: int = 1) -> Callable[[], None]:
-    """One inference of LiteRT's interpreter as it comes."""
+def default_runner(
+    model: bytes, inputs: Sequence[np.ndarray], threads: int = 1
+) -> Callable[[], list[np.ndarray]]:
+    """One inference of LiteRT's interpreter as it comes, from inputs to outputs like `NativeModel.run`."""
     interpreter = Interpreter(model_content=model, num_threads=threads)
     interpreter.allocate_tensors()
     indices = [detail["index"] for detail in interpreter.get_input_details()]
+    results = [detail["index"] for detail in interpreter.get_output_details()]
 
-    def run() -> None:
+    def run() -> list[np.ndarray]:
         for index, array in zip(indices, inputs, strict=True):
             interpreter.set_tensor(index, array)
         interpreter.invoke()
+        return [interpreter.get_tensor(index) for index in results]
 
     return run
 
