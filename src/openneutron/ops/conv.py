@@ -111,8 +111,8 @@ COMMON = (
         "Convolution must be 1-D or 2-D",
         lambda c: _dims(c) in (1, 2),
         _dims,
-        hint="Write a 3-D convolution as 2-D ones.",
-        violated_by=Case("3d", lambda torch: torch.nn.Conv3d(1, 2, 2), ((1, 1, 4, 4, 4),)),
+        hint="A 3-D convolution with one group is written as 2-D ones; give it one group.",
+        violated_by=Case("3d", lambda torch: torch.nn.Conv3d(2, 2, 2, groups=2), ((1, 2, 4, 4, 4),)),
     ),
     Constraint(
         "Weights must be constant",
