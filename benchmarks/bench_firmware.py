@@ -14,7 +14,7 @@ from pathlib import Path
 from networks import NETWORKS
 
 from openneutron.compiler.compile import compile_graph
-from openneutron.compiler.microcode import Kernel
+from openneutron.compiler.microcode.format import Kernel
 from openneutron.converter.kernel_selection import KernelSelection, merge_selections
 from openneutron.firmware.build import Firmware, build_firmware, build_library
 from openneutron.firmware.emulator import compare, random_inputs, run_firmware, run_host

@@ -14,7 +14,7 @@ import warnings
 
 from openneutron.models.zoo import build_model, example_inputs
 from openneutron.pipeline import compile_model
-from openneutron.stages import NOT_OURS, record
+from openneutron.stopwatch import NOT_OURS, record
 
 BAR = 10.0
 

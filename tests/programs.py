@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from executorch.exir.delegate import executorch_call_delegate
 
-from openneutron.compiled import CompiledProgram, delegates
 from openneutron.litert.reference import Reference
+from openneutron.package.program import CompiledProgram, delegates
 from openneutron.pipeline import compile_model
 from openneutron.run.program import load_program
 from tests.lowering import _constant_of, run_delegate

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from openneutron.compiler.microcode import Kernel
+from openneutron.compiler.microcode.format import Kernel
 from openneutron.models.zoo import ZOO, build_model
 from openneutron.options import CompileOptions
 from tests.programs import Inputs, assert_runs_exactly, compiled_for, random_inputs, transposes

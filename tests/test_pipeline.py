@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import openneutron
-from openneutron.compiled import CompiledProgram
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.options import CompileOptions
+from openneutron.package.program import CompiledProgram
 from openneutron.pipeline import compile_model, quantize_model
 from openneutron.run.program import load_program
 from tests.programs import assert_runs_exactly, compiled_for, random_inputs

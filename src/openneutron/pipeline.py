@@ -20,7 +20,8 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torchao.quantization.pt2e.quantizer import Quantizer
 
-from openneutron.compiled import CompiledProgram, by_method, copy_graph, describe
+from openneutron.accuracy.verify import verified
+from openneutron.backends import DEFAULT_CORE, NEUTRON, Recipe, find_recipe
 from openneutron.converter import find_converter
 from openneutron.diagnostics import Reject, fail
 from openneutron.litert.file import read
@@ -29,6 +30,8 @@ from openneutron.options import CompileOptions, CustomDelegationOptions
 from openneutron.package.backend import NeutronPartitioner, Partition
 from openneutron.package.embed import embed
 from openneutron.package.payload import Port, build_payload, pack
+from openneutron.package.program import CompiledProgram, by_method, copy_graph, describe
+from openneutron.package.seal import seal
 from openneutron.passes.dim_order import needs_order_restored, restore_order_around
 from openneutron.passes.edge import remove_quant_io, run_edge_passes
 from openneutron.quantize.loop import (
@@ -38,11 +41,8 @@ from openneutron.quantize.loop import (
     train_and_quantize,
 )
 from openneutron.quantize.quantizer import NeutronQuantizer
-from openneutron.recipe import DEFAULT_CORE, NEUTRON, Recipe, find_recipe
-from openneutron.run.seal import seal
-from openneutron.stages import EXIR, EXPORT, MICROCODE, PACKAGE, VERIFY, stage
+from openneutron.stopwatch import EXIR, EXPORT, MICROCODE, PACKAGE, VERIFY, stage
 from openneutron.target import DEFAULT_TARGET, NeutronTargetSpec, find_target
-from openneutron.verify import verified
 
 Inputs = tuple[Any, ...]
 Model = torch.nn.Module | ExportedProgram

@@ -23,7 +23,7 @@ _ASSUMED = "assumption, not measured: "
 class CostModel:
     """The parameters of the cycle estimate of one target, each with its unit and where it comes from.
 
-    `openneutron.compiler.cost` uses those of the NPU, `openneutron.cpu_cost` those that begin with `cpu_`.
+    `compiler.cost` uses those of the NPU, `estimate.cpu_cost` those that begin with `cpu_`.
     """
 
     call_cycles: int = _parameter("cycles per kernel call", f"{_FITTED}: the CPU starts the NPU and waits")

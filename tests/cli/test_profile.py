@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openneutron.run.program_file import inspect_program
+from openneutron.package.pte import inspect_program
 
 pytestmark = pytest.mark.slow
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from openneutron.compiler.fuse_conv import PADDING, PLANAR, PLANAR_PADDING
-from openneutron.compiler.schedule import MemoryPlan
-from openneutron.compiler.storage import Home
-from openneutron.compiler.tables import is_table
+from openneutron.compiler.graph.fuse_conv import PADDING, PLANAR, PLANAR_PADDING
+from openneutron.compiler.graph.tables import is_table
+from openneutron.compiler.memory.schedule import MemoryPlan
+from openneutron.compiler.memory.storage import Home
 from openneutron.litert.ir import Builtin, Graph, Op, Tensor
 from openneutron.litert.reference import run_reference
 

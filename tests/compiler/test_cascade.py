@@ -10,8 +10,8 @@ import pytest
 from graphs import random_graph, random_inputs
 from striped_graphs import striped_graph, values
 
-from openneutron.compiler import microcode as mc
 from openneutron.compiler.compile import compile_graph
+from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.result import CompiledGraph
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.litert.build import Builder

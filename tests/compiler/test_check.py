@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from graphs import random_graph
 
-from openneutron.compiler.check import SHAPE_RULES, check_graph
-from openneutron.compiler.select import RULES
+from openneutron.compiler.emit.select import RULES
+from openneutron.compiler.graph.check import SHAPE_RULES, check_graph
 from openneutron.converter import find_converter
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.litert.build import Builder

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openneutron.compiler.compile import compile_graph
-from openneutron.compiler.microcode import Prefetch, Ref, Region, Wait, decode
+from openneutron.compiler.microcode.format import Prefetch, Ref, Region, Wait, decode
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.litert.build import Builder
 from openneutron.litert.file import read, write

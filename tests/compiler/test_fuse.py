@@ -8,10 +8,10 @@ from graphs import random_inputs
 from machine import run_plan
 
 from openneutron.compiler.compile import compile_graph
-from openneutron.compiler.fuse import fuse
-from openneutron.compiler.fuse_conv import PADDING, PLANAR
-from openneutron.compiler.legalize import import_graph
-from openneutron.compiler.schedule import make_schedule, plan_memory
+from openneutron.compiler.graph.fuse import fuse
+from openneutron.compiler.graph.fuse_conv import PADDING, PLANAR
+from openneutron.compiler.graph.legalize import import_graph
+from openneutron.compiler.memory.schedule import make_schedule, plan_memory
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Activation, Builtin, Graph, Op, Padding, Quant, Tensor, constant

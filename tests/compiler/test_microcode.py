@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openneutron.compiler import microcode as mc
-from openneutron.compiler.microcode_header import HEADER_FILE, header_text, main
+from openneutron.compiler.microcode import format as mc
+from openneutron.compiler.microcode.header import HEADER_FILE, header_text, main
 from openneutron.diagnostics import OpenNeutronError
 
 _RANGE = {"B": (0, 2**8), "H": (0, 2**16), "I": (0, 2**32), "i": (-(2**31), 2**31)}

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openneutron.compiler.order import Job, choose_order, live_bytes, peak_of, reused
+from openneutron.compiler.memory.order import Job, choose_order, live_bytes, peak_of, reused
 
 
 @st.composite

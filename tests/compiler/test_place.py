@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openneutron.compiler.place import ALIGNMENT, Apart, Block, aligned, most_live, place
+from openneutron.compiler.memory.place import ALIGNMENT, Apart, Block, aligned, most_live, place
 
 
 @st.composite

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from machine import run_plan
 
-from openneutron.compiler.fuse import fuse
-from openneutron.compiler.legalize import import_graph
-from openneutron.compiler.schedule import make_schedule, plan_memory
-from openneutron.compiler.storage import Home
+from openneutron.compiler.graph.fuse import fuse
+from openneutron.compiler.graph.legalize import import_graph
+from openneutron.compiler.memory.schedule import make_schedule, plan_memory
+from openneutron.compiler.memory.storage import Home
 from openneutron.litert.file import read, write
 from openneutron.litert.reference import run_reference
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from openneutron.compiler.microcode import Kernel
+from openneutron.compiler.microcode.format import Kernel
 from openneutron.converter.kernel_selection import kernel_selection_code
 
 RUNTIME = Path(__file__).resolve().parents[2] / "runtime"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from openneutron.compiler.microcode import FORMAT_VERSION
+from openneutron.compiler.microcode.format import FORMAT_VERSION
 from openneutron.converter import find_converter
 from openneutron.converter.neutron_graph import read_neutron_graph
 from openneutron.diagnostics import OpenNeutronError

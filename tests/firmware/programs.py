@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from openneutron.compiled import CompiledProgram
 from openneutron.firmware.build import Firmware
 from openneutron.firmware.emulator import FirmwareRun, compare, random_inputs, run_firmware, run_host
 from openneutron.firmware.program import FirmwareProgram, read_firmware_program
 from openneutron.models.zoo import ZOO, build_model
 from openneutron.options import CompileOptions
+from openneutron.package.program import CompiledProgram
 from openneutron.pipeline import compile_litert
 from tests.programs import compiled_for
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from openneutron.cli import main
-from openneutron.compiler.microcode import Kernel
+from openneutron.compiler.microcode.format import Kernel
 from openneutron.converter.kernel_selection import kernel_selection_code
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.firmware.build import CORE

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from openneutron.cli import main
-from openneutron.compiler.microcode import Kernel
+from openneutron.compiler.microcode.format import Kernel
 from openneutron.converter.kernel_selection import KernelSelection, kernel_selection_code
-from openneutron.merge_kernel_selection_code import main as merge_main
+from openneutron.converter.merge_kernels import main as merge_main
 
 A, B = (Kernel.CONV_2D, Kernel.SOFTMAX), (Kernel.ADD, Kernel.CONV_2D)
 OURS = "openneutron 0.1.0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from openneutron.compiler.microcode import encode
+from openneutron.compiler.microcode.format import encode
 from openneutron.litert.ir import Activation, Builtin, Op, Quant, constant
 from openneutron.run.native import NativeModel
 from tests.kernels.harness import Maker, assert_agree, check_cases, program_of

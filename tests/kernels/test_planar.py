@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from openneutron.compiler.fuse_conv import PLANAR, PLANAR_PADDING
-from openneutron.compiler.microcode import encode
+from openneutron.compiler.graph.fuse_conv import PLANAR, PLANAR_PADDING
+from openneutron.compiler.microcode.format import encode
 from openneutron.litert.ir import Builtin, Graph, Op, Padding
 from openneutron.litert.reference import run_reference
 from openneutron.run.native import NativeModel

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from openneutron.compiler import microcode as mc
-from openneutron.compiler.constants import ConstPool
-from openneutron.compiler.microcode import Program, Ref, Region, descriptor, encode
-from openneutron.compiler.select import select
+from openneutron.compiler.emit.constants import ConstPool
+from openneutron.compiler.emit.select import select
+from openneutron.compiler.microcode import format as mc
+from openneutron.compiler.microcode.format import Program, Ref, Region, descriptor, encode
 from openneutron.litert.ir import Graph, Op
 from openneutron.litert.reference import run_reference
 from openneutron.run.native import NativeModel

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from litert_graphs import Naive, Q, graphs, inputs_for
 
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.litert.build import Builder
 from openneutron.litert.file import read, write
 from openneutron.litert.ir import Builtin, Graph, Quant, Tensor
 from openneutron.litert.reference import run_reference
+from tests.litert_graphs import Naive, Q, graphs, inputs_for
 
 
 def spec(t: Tensor | None) -> tuple[object, ...] | None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from litert_graphs import Q2, Naive, Q
 
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.litert.build import Builder, Names
@@ -22,6 +21,7 @@ from openneutron.litert.perm import (
     to_last,
     transposed_constant,
 )
+from tests.litert_graphs import Q2, Naive, Q
 
 
 def tensor(name: str, *shape: int, quant: Quant | None = Q) -> Tensor:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openneutron.compiler import microcode as mc
+from openneutron.compiler.microcode import format as mc
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.package.payload import Payload, Port, check_fits, pack, parse
 

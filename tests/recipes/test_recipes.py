@@ -12,10 +12,10 @@ import torch
 from torch.fx import GraphModule, Node
 
 from openneutron import CompileOptions, compile_model, quantize_model
-from openneutron.compiled import CompiledProgram
+from openneutron.backends import RECIPES
 from openneutron.fx import op_name
+from openneutron.package.program import CompiledProgram
 from openneutron.partition.constants import DEQUANTIZE_TENSOR
-from openneutron.recipe import RECIPES
 from openneutron.run.program import load_program
 from tests.recipes.networks import NETWORKS, ZOO, Inputs
 

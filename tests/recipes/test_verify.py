@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from openneutron import OpenNeutronError, compile_model, quantize_model
+from openneutron.accuracy.verify import verify_program
 from openneutron.pipeline import export_model
 from openneutron.run.program import LoadedProgram
-from openneutron.verify import verify_program
 
 
 class Picture(nn.Module):

@@ -6,9 +6,9 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from openneutron.compiled import CompiledProgram
 from openneutron.models.zoo import find_model
 from openneutron.options import CompileOptions
+from openneutron.package.program import CompiledProgram
 from openneutron.pipeline import compile_model
 from openneutron.report.data import report_data
 from tests.report.models import Split, example

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from openneutron.compiled import CompiledProgram
-from openneutron.compiler import microcode
+from openneutron.compiler.microcode import format as microcode
 from openneutron.converter.stock import MAGIC as STOCK_MAGIC
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.litert.file import write
+from openneutron.package.program import CompiledProgram
+from openneutron.package.pte import inspect_program
+from openneutron.package.seal import is_sealed, seal
 from openneutron.run import program as program_module
 from openneutron.run.delegate import load_runtime
 from openneutron.run.litert import load_litert
 from openneutron.run.program import load_program
-from openneutron.run.program_file import inspect_program
-from openneutron.run.seal import is_sealed, seal
 from tests.programs import compiled_for, random_inputs
 from tests.run.models import Plain
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from executorch.devtools import Inspector
 
-from openneutron.compiler.microcode import Kernel
+from openneutron.compiler.microcode.format import Kernel
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.models import build_model, example_inputs
 from openneutron.options import CompileOptions

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from openneutron.compiled import CompiledProgram, delegates
 from openneutron.options import CompileOptions
 from openneutron.package.payload import CHANNELS_LAST
+from openneutron.package.program import CompiledProgram, delegates
+from openneutron.package.pte import inspect_program
 from openneutron.run.program import load_program
-from openneutron.run.program_file import inspect_program
 from tests.programs import assert_runs_exactly, assert_same, compiled_for, random_inputs, transposes
 from tests.run.models import Plain, Several, Split
 

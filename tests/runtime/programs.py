@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from openneutron.compiler import microcode as mc
-from openneutron.compiler.constants import ConstPool
-from openneutron.compiler.fuse_conv import PLANAR, PLANAR_PADDING
-from openneutron.compiler.microcode import Program, Ref, Region, descriptor, encode
-from openneutron.compiler.select import select
+from openneutron.compiler.emit.constants import ConstPool
+from openneutron.compiler.emit.select import select
+from openneutron.compiler.graph.fuse_conv import PLANAR, PLANAR_PADDING
+from openneutron.compiler.microcode import format as mc
+from openneutron.compiler.microcode.format import Program, Ref, Region, descriptor, encode
 from openneutron.litert.ir import Builtin, Op
 from tests.kernels import test_conv, test_elementwise, test_move, test_reduce
 from tests.kernels.harness import Maker, program_of

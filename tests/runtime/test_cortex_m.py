@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openneutron.compiler.microcode import encode
+from openneutron.compiler.microcode.format import encode
 from openneutron.run.native import NativeModel
 from tests.kernels.harness import Maker, program_of
 from tests.native import COMMON, libraries, portable_sources

@@ -10,8 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openneutron.compiler import microcode as mc
-from openneutron.compiler.microcode import Kernel, Program, Ref, Region, decode, descriptor, encode, seal
+from openneutron.compiler.microcode import format as mc
+from openneutron.compiler.microcode.format import (
+    Kernel,
+    Program,
+    Ref,
+    Region,
+    decode,
+    descriptor,
+    encode,
+    seal,
+)
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.run import native
 from tests.native import build, libraries

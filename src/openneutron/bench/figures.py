@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from openneutron.bench.host import HostTimes, time_host
-from openneutron.compiled import CompiledProgram
 from openneutron.compiler.compile import compile_graph
 from openneutron.litert.file import read
 from openneutron.options import AIMS, CompileOptions
+from openneutron.package.program import CompiledProgram
 from openneutron.pipeline import compile_litert, compile_model
-from openneutron.stages import Seconds, record
+from openneutron.stopwatch import Seconds, record
 from openneutron.target import find_target
 
 

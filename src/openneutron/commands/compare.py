@@ -19,8 +19,8 @@ from openneutron.commands.source import MODEL_HELP, Source
 from openneutron.diagnostics import fail
 
 if TYPE_CHECKING:
+    from openneutron.accuracy.layer_error import LayerError
     from openneutron.commands.progress import Steps
-    from openneutron.layer_error import LayerError
 
 NAME = "compare"
 HELP = "per-layer error: float vs quantized vs simulator, with suggestions"
@@ -72,8 +72,8 @@ def execute(args: argparse.Namespace) -> None:
     if args.samples < 1:
         fail("ON104", "option --samples", f"must be positive (got {args.samples})")
 
+    from openneutron.accuracy.compare import compare_layers
     from openneutron.commands.quantizing import calibration_samples
-    from openneutron.compare import compare_layers
 
     calibration = calibration_samples(args, source, steps)
     samples = _samples(args, source, calibration)
@@ -103,10 +103,10 @@ def layer_errors(
     changed = args.use_qat or not args.quantize or args.converter == "eiq"
     if source.module is None or source.quantized or changed:
         return []
+    from openneutron.accuracy.compare import compare_layers
+    from openneutron.accuracy.suggest import error_rows
     from openneutron.commands.progress import Steps as Quiet
     from openneutron.commands.quantizing import calibration_samples
-    from openneutron.compare import compare_layers
-    from openneutron.suggest import error_rows
 
     calibration = calibration_samples(args, source, Quiet(quiet=True))  # its remark was made before
     given = argparse.Namespace(**{"inputs": None, **vars(args), "samples": samples})
@@ -151,7 +151,7 @@ def _trials(
     rows: list[LayerError],
     steps: Steps,
 ) -> list[dict[str, Any]]:
-    from openneutron.compare import try_suggestions
+    from openneutron.accuracy.compare import try_suggestions
 
     assert source.module is not None
     with steps.step("Trying suggestions", bar=True) as advance:

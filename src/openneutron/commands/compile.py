@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openneutron.backends import DEFAULT_CORE, NEUTRON, RECIPES, find_recipe
 from openneutron.commands.source import MODEL_HELP, Source, load_source
 from openneutron.diagnostics import fail
 from openneutron.options import AIMS, CONVERTERS, CompileOptions, default_converter
-from openneutron.recipe import DEFAULT_CORE, NEUTRON, RECIPES, find_recipe
 from openneutron.target import DEFAULT_TARGET, TARGETS
 
 if TYPE_CHECKING:
-    from openneutron.compiled import CompiledProgram
+    from openneutron.package.program import CompiledProgram
 
 NAME = "compile"
 HELP = "compile a model to a .pte and print a summary"

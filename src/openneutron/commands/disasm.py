@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> None:
     """Print every delegate's microcode."""
-    from openneutron.compiler.microcode import decode, disassemble
+    from openneutron.compiler.microcode.format import decode, disassemble
 
     for number, (title, microcode, is_open) in enumerate(_microcodes(Path(args.file))):
         print(f"{'' if number == 0 else chr(10)}; delegate {number}: {title}")
@@ -31,7 +31,7 @@ def _microcodes(path: Path) -> list[tuple[str, bytes, bool]]:
         from openneutron.run.litert import load_litert
 
         return [("compiled from LiteRT by this version", load_litert(path).compiled.microcode, True)]
-    from openneutron.run.program_file import inspect_program
+    from openneutron.package.pte import inspect_program
 
     payloads = inspect_program(path).payloads()
     if not payloads:

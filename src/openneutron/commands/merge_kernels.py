@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> None:
     """Read, check, merge, write."""
-    from openneutron.merge_kernel_selection_code import merge_files
+    from openneutron.converter.merge_kernels import merge_files
 
     merged = merge_files([Path(f) for f in args.files], Path(args.output))
     names = ", ".join(kernel.name for kernel in sorted(merged.kernels))

@@ -16,12 +16,21 @@ from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 
-from openneutron.compiler.constants import ConstPool
 from openneutron.compiler.cost import Cost, costs_of, total_cycles
-from openneutron.compiler.emit import check_supported, emit_cascade, emit_parts, emit_step, map_refs
-from openneutron.compiler.fuse import fuse
-from openneutron.compiler.legalize import import_graph
-from openneutron.compiler.microcode import (
+from openneutron.compiler.emit.constants import ConstPool
+from openneutron.compiler.emit.emit import check_supported, emit_cascade, emit_parts, emit_step, map_refs
+from openneutron.compiler.emit.stream import Chunk, Stream, plan_stream, stream_calls
+from openneutron.compiler.graph.fuse import fuse
+from openneutron.compiler.graph.legalize import import_graph
+from openneutron.compiler.memory.schedule import (
+    MemoryPlan,
+    Unit,
+    make_schedule,
+    plan_memory,
+    with_given_order,
+)
+from openneutron.compiler.memory.storage import Home
+from openneutron.compiler.microcode.format import (
     Cascade,
     KernelCall,
     Program,
@@ -31,10 +40,7 @@ from openneutron.compiler.microcode import (
     encode,
 )
 from openneutron.compiler.result import BufferInfo, CallInfo, CompiledGraph
-from openneutron.compiler.schedule import MemoryPlan, Unit, make_schedule, plan_memory, with_given_order
-from openneutron.compiler.storage import Home
-from openneutron.compiler.stream import Chunk, Stream, plan_stream, stream_calls
-from openneutron.compiler.tile import fitting_plan, smallest_plan
+from openneutron.compiler.stripes.tile import fitting_plan, smallest_plan
 from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.litert.ir import Graph, Op
 from openneutron.options import CompileOptions

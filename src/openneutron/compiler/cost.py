@@ -15,7 +15,7 @@ from enum import Enum
 from math import prod
 from typing import Any
 
-from openneutron.compiler import microcode as mc
+from openneutron.compiler.microcode import format as mc
 from openneutron.target import Target
 
 

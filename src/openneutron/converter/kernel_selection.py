@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from openneutron.compiler.microcode import FORMAT_VERSION, Kernel
+from openneutron.compiler.microcode.format import FORMAT_VERSION, Kernel
 from openneutron.diagnostics import fail
 from openneutron.target import DEFAULT_TARGET
 

@@ -20,8 +20,8 @@ from executorch.exir.pass_base import (
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from openneutron.backends import DEFAULT_CORE
 from openneutron.cortex_m.core import find_core
-from openneutron.recipe import DEFAULT_CORE
 
 
 def _knows_products(kind: type[ExportPass]) -> type[ExportPass]:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from openneutron.compiler.microcode import ALIGNMENT, Descriptor, DType, Kernel, Program, decode
+from openneutron.compiler.microcode.format import ALIGNMENT, Descriptor, DType, Kernel, Program, decode
 from openneutron.diagnostics import fail
 from openneutron.files import write_atomically
 from openneutron.package.payload import check_fits
-from openneutron.run.program_file import ProgramInfo, inspect_program
+from openneutron.package.pte import ProgramInfo, inspect_program
 from openneutron.target import DEFAULT_TARGET
 
 POOLS_HEADER = "neutron_pools.h"

@@ -14,8 +14,8 @@ from openneutron.diagnostics import fail
 from openneutron.fx import bind_args, op_name, tensor_of
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Graph, Quant, Tensor
-from openneutron.litert.layout import strip_border_transposes
-from openneutron.litert.rules import finish
+from openneutron.lower.layout import strip_border_transposes
+from openneutron.lower.rules import finish
 from openneutron.ops.spec import OPEN, Lowering, Value
 from openneutron.partition.clusters import Cluster, find_clusters
 from openneutron.partition.constants import DEQUANTIZE, DEQUANTIZE_TENSOR, per_tensor_quant

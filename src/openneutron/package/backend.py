@@ -22,7 +22,7 @@ from openneutron.lower.convert import Lowered, lower_program
 from openneutron.options import CompileOptions
 from openneutron.package.payload import AS_IS, CHANNELS_LAST, Port, build_payload, pack
 from openneutron.partition.partitioner import BACKEND_ID, NeutronPartitioner, other_backends
-from openneutron.stages import LITERT, MICROCODE, stage
+from openneutron.stopwatch import LITERT, MICROCODE, stage
 from openneutron.target import find_target
 
 

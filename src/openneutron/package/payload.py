@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NoReturn
 
-from openneutron.compiler import microcode as own
+from openneutron.compiler.microcode import format as own
 from openneutron.converter.protocol import ConvertedModel
 from openneutron.converter.stock import MAGIC as STOCK_MAGIC
 from openneutron.converter.stock import PLAIN, PROFILING, StockWords, read_words, word_count

@@ -20,7 +20,7 @@ from openneutron.options import CompileOptions, CustomDelegationOptions
 from openneutron.partition.clusters import Cluster, Rejected, find_clusters
 from openneutron.partition.constants import DEQUANTIZE
 from openneutron.partition.levels import group_clusters
-from openneutron.stages import PARTITION, stage
+from openneutron.stopwatch import PARTITION, stage
 from openneutron.target import NeutronTargetSpec
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 
 from openneutron.fx import op_name
 from openneutron.passes.base import Pass, check_order, run_passes
-from openneutron.stages import PASSES, stage
+from openneutron.stopwatch import PASSES, stage
 
 QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
 DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"

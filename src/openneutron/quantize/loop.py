@@ -19,7 +19,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 from openneutron.diagnostics import fail
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
 from openneutron.passes.canonicalize import fold_quantized
-from openneutron.stages import TORCHAO, stage
+from openneutron.stopwatch import TORCHAO, stage
 
 
 def calibrate_and_quantize(

@@ -11,7 +11,7 @@ from openneutron import ops
 from openneutron.passes import ATEN_PASSES, PTQ, QAT, run_passes
 from openneutron.quantize.annotate import Annotator, Find
 from openneutron.quantize.schemes import Scheme
-from openneutron.stages import QUANTIZER, stage
+from openneutron.stopwatch import QUANTIZER, stage
 from openneutron.target import NeutronTargetSpec
 
 

@@ -10,6 +10,7 @@ from executorch.exir import EdgeCompileConfig
 from executorch.export import ExportRecipe, LoweringRecipe, QuantizationRecipe
 from torch.fx import GraphModule
 
+from openneutron.backends import CORTEX_M, DEFAULT_CORE, IMXRT700, NEUTRON, Recipe
 from openneutron.cortex_m.core import find_core
 from openneutron.cortex_m.lowering import LowerToCortexM, edge_compile_config
 from openneutron.diagnostics import fail
@@ -21,7 +22,6 @@ from openneutron.passes.canonicalize import fold_quantized
 from openneutron.passes.dim_order import restore_order_around
 from openneutron.passes.edge import run_edge_passes
 from openneutron.pipeline import make_quantizer
-from openneutron.recipe import CORTEX_M, DEFAULT_CORE, IMXRT700, NEUTRON, Recipe
 
 Samples = Callable[[], Iterable[tuple[Any, ...]]]
 Train = Callable[[GraphModule], Any]

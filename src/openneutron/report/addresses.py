@@ -7,8 +7,8 @@ from dataclasses import fields, is_dataclass
 from math import prod
 from typing import Any
 
-from openneutron.compiler import microcode as mc
-from openneutron.compiler.place import aligned
+from openneutron.compiler.memory.place import aligned
+from openneutron.compiler.microcode import format as mc
 
 
 def _refs(value: Any) -> Iterator[tuple[str, mc.Ref]]:

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from openneutron import __version__
-from openneutron.compiled import CompiledProgram
-from openneutron.compiler.place import aligned
+from openneutron.compiler.memory.place import aligned
+from openneutron.estimate.timeline import Event
+from openneutron.package.program import CompiledProgram
 from openneutron.report.cost_model import describe_cost_model
 from openneutron.report.nodes import NodeEntry, program_nodes
 from openneutron.report.summary import summarize
 from openneutron.report.what_if import WhatIf
 from openneutron.target import Target
-from openneutron.timeline import Event
 
 SCHEMA = 1
 

@@ -16,20 +16,20 @@ from typing import Any
 
 import numpy as np
 
-from openneutron.compiler import microcode as mc
 from openneutron.compiler.cost import cost_of
+from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.result import CallInfo
-from openneutron.cpu_cost import Operator, cpu_cycles, transpose_cycles
+from openneutron.estimate.cpu_cost import Operator, cpu_cycles, transpose_cycles
+from openneutron.estimate.timeline import BORDER_KINDS, NPU_KINDS, Event, npu_events, total
 from openneutron.package.payload import CHANNELS_LAST, Payload
+from openneutron.package.pte import ProgramInfo, TensorSpec, check_program, parse_program, read_program
 from openneutron.report.addresses import buffers, reads, writes
 from openneutron.report.cost_model import error_label
 from openneutron.report.data import assemble
 from openneutron.report.nodes import Ids, NodeEntry
 from openneutron.report.summary import best_hint
-from openneutron.run.program_file import ProgramInfo, TensorSpec, check_program, parse_program, read_program
 from openneutron.run.program_steps import MethodSteps, ProgramStep, ProgramTensor, program_steps
 from openneutron.target import DEFAULT_TARGET, Target, find_target
-from openneutron.timeline import BORDER_KINDS, NPU_KINDS, Event, npu_events, total
 
 MISSING = (
     "The names of the operators the NPU computes: its calls are shown by their kernels.",

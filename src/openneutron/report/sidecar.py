@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from openneutron.files import write_atomically
+from openneutron.package.pte import read_program
 from openneutron.report.data import SCHEMA
 from openneutron.report.from_program import report_from_program
-from openneutron.run.program_file import read_program
 
 
 def sidecar_path(program: Path) -> Path:

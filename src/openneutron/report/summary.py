@@ -7,10 +7,10 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from openneutron.compiled import CompiledProgram
 from openneutron.fx import op_name
 from openneutron.litert.ir import Builtin
 from openneutron.package.backend import Partition
+from openneutron.package.program import CompiledProgram
 from openneutron.report.cost_model import error_label
 
 

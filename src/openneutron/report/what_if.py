@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from openneutron.compiled import CompiledProgram, delegates
-from openneutron.cpu_cost import cpu_cycles, operator_of
+from openneutron.estimate.cpu_cost import cpu_cycles, operator_of
+from openneutron.package.program import CompiledProgram, delegates
 from openneutron.partition.clusters import Rejected, is_compute
 from openneutron.partition.partitioner import spellings
 from openneutron.pipeline import Inputs, compile_model

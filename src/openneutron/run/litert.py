@@ -11,8 +11,8 @@ from openneutron.compiler.compile import compile_graph
 from openneutron.compiler.result import CompiledGraph
 from openneutron.litert.file import read
 from openneutron.options import CompileOptions
+from openneutron.package.pte import read_program
 from openneutron.run.native import NativeModel
-from openneutron.run.program_file import read_program
 from openneutron.target import find_target
 
 

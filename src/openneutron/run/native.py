@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from openneutron.compiler.microcode import ALIGNMENT, DType, Kernel
+from openneutron.compiler.microcode.format import ALIGNMENT, DType, Kernel
 from openneutron.diagnostics import fail
 from openneutron.run.threads import thread_count
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 from openneutron.compiler.cost import costs_of
-from openneutron.compiler.microcode import KernelCall, decode
+from openneutron.compiler.microcode.format import KernelCall, decode
 from openneutron.diagnostics import fail
-from openneutron.run.program_file import MethodInfo
+from openneutron.package.pte import MethodInfo
 from openneutron.target import Target
 
 if TYPE_CHECKING:

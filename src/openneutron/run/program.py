@@ -19,9 +19,7 @@ import torch
 from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.files import write_atomically
 from openneutron.package.payload import check_fits
-from openneutron.run.delegate import REHEARSE, load_runtime, use_threads
-from openneutron.run.native import NativeModel
-from openneutron.run.program_file import (
+from openneutron.package.pte import (
     MethodInfo,
     ProgramInfo,
     TensorSpec,
@@ -30,6 +28,8 @@ from openneutron.run.program_file import (
     parse_program,
     read_program,
 )
+from openneutron.run.delegate import REHEARSE, load_runtime, use_threads
+from openneutron.run.native import NativeModel
 from openneutron.run.threads import thread_count
 from openneutron.target import DEFAULT_TARGET
 

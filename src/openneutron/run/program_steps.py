@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from openneutron.diagnostics import fail
-from openneutron.run.program_file import TensorSpec, read_tensor
+from openneutron.package.pte import TensorSpec, read_tensor
 
 
 @dataclass(frozen=True)

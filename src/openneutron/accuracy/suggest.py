@@ -1,0 +1,133 @@
+"""What would help a layer, from the evidence: each suggestion names the figures it is drawn from.
+
+A layer is worth a suggestion when its error is above one part in a thousand of its power. One whose own error
+is small inherits it, and is mended where it began. Otherwise the larger part of its own error decides: its
+weights (per-channel scales, if trying them on this layer helped) or rounding its result (a range that fits
+the samples, if they leave the calibrated one). What is left cannot be had with eight bits: training adapts
+the model to them, and a single layer can stay float on the CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from openneutron.accuracy.layer_error import LayerError, Suggestion
+from openneutron.accuracy.weight_trial import gain
+
+GOOD_DB = 30.0  # above this a layer is as good as eight bits make it, and gets no suggestion
+GAIN_DB = 3.0  # half the error: less is not worth a change
+MANY = 1 / 3  # of the layers in need of help: then it is not one layer's problem
+
+
+def suggest(rows: Sequence[LayerError], sources: Mapping[str, set[str]]) -> list[LayerError]:
+    """The same rows with suggestions, the worst first; `sources` are the layers each reads from."""
+    by_name = {row.layer: row for row in rows}
+    many = sum(row.own_sqnr_db < GOOD_DB for row in rows) >= max(3, MANY * len(rows))
+    result = [replace(row, suggestion=_suggestion(row, by_name, sources, many)) for row in rows]
+    return sorted(result, key=lambda row: row.sqnr_db)
+
+
+def _suggestion(
+    row: LayerError, rows: Mapping[str, LayerError], sources: Mapping[str, set[str]], many: bool
+) -> Suggestion | None:
+    if row.sqnr_db >= GOOD_DB:
+        return None
+    if row.own_sqnr_db - row.sqnr_db > 2 * GAIN_DB:  # its own part is less than a quarter
+        return _inherited(row, rows, sources)
+    weight = _weight(row)
+    if weight <= row.rounding_sqnr_db and gain(weight, row.per_channel_sqnr_db) >= GAIN_DB:
+        return Suggestion(
+            "per-channel",
+            f"--per-channel: the weights of its channels differ {row.channel_spread:,.0f} : 1 in size; tried "
+            f"on this layer, they cost {row.per_channel_sqnr_db:.1f} instead of {weight:.1f} dB",
+        )
+    if row.rounding_sqnr_db <= weight and gain(row.rounding_sqnr_db, row.wide_sqnr_db) >= GAIN_DB:
+        return Suggestion(
+            "calibration",
+            f"calibrate on wider data: {row.clipped:.1%} of its values are clipped to {_range(row.range)}, "
+            f"they reach {_range(row.reached)}; that range gives about {row.wide_sqnr_db:.1f} instead of "
+            f"{row.rounding_sqnr_db:.1f} dB",
+        )
+    cause = (
+        f"its weights cost {weight:.1f} dB, and a scale per channel does not help"
+        if weight <= row.rounding_sqnr_db
+        else f"rounding its result costs {row.rounding_sqnr_db:.1f} dB, and no other range does better"
+    )
+    if many:
+        return Suggestion("qat", f"--use_qat: {cause}, and it is not the only such layer")
+    return Suggestion("float", f"--keep-float {row.layer} (float on the CPU), or --use_qat: {cause}")
+
+
+def _inherited(
+    row: LayerError, rows: Mapping[str, LayerError], sources: Mapping[str, set[str]]
+) -> Suggestion:
+    """Name the layer before it that adds most; if none is bad by itself, they add up."""
+    before = [rows[name] for name in _before(row.layer, sources)]
+    own = f"its own error is {_db(row.own_sqnr_db)}"
+    worst = min(before, key=lambda r: r.own_sqnr_db, default=None)
+    if worst is None or worst.own_sqnr_db > row.own_sqnr_db:
+        return Suggestion(
+            "inherited", f"inherited: {own}; the error comes from quantizing the model's inputs"
+        )
+    if worst.own_sqnr_db < GOOD_DB:
+        return Suggestion(
+            "inherited", f"inherited: {own}; mend {worst.layer} ({_db(worst.own_sqnr_db)}) first"
+        )
+    weighted = [r for r in before if r.per_channel_sqnr_db is not None]
+    helped = [
+        r
+        for r in weighted
+        if _weight(r) <= r.rounding_sqnr_db and gain(_weight(r), r.per_channel_sqnr_db) >= GAIN_DB
+    ]
+    several = f"the errors of {len(before)} layers before it add up, the worst {worst.layer}"
+    several += f" ({_db(worst.own_sqnr_db)})"
+    if 2 * len(helped) > len(weighted) > 0:
+        remark = f"tried on them, it helps {len(helped)} of {len(weighted)}"
+        return Suggestion("per-channel", f"--per-channel: {several}; {own}; {remark}")
+    return Suggestion("qat", f"--use_qat: {several}; {own}")
+
+
+def _before(layer: str, sources: Mapping[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    pending = list(sources.get(layer, ()))
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            pending += sources.get(name, ())
+    return found
+
+
+def _weight(row: LayerError) -> float:
+    return math.inf if row.weight_sqnr_db is None else row.weight_sqnr_db
+
+
+def error_rows(rows: Sequence[LayerError]) -> list[dict[str, Any]]:
+    """The rows as the report's `errors` takes them: by Edge node, in the order given."""
+    plain = [row.as_dict() for row in rows]
+    return [
+        {
+            "node": row["edge"],
+            "name": row["layer"],
+            "op": row["op"],
+            "sqnr_db": row["sqnr_db"],
+            "max_abs": row["max_error"],
+            "cosine": row["cosine"],
+            "own_sqnr_db": row["own_sqnr_db"],
+            "simulator_sqnr_db": row["simulator_sqnr_db"],
+            "kind": row["suggestion"]["kind"] if row["suggestion"] else None,
+            "suggestion": row["suggestion"]["text"] if row["suggestion"] else "",
+        }
+        for row in plain
+    ]
+
+
+def _range(pair: tuple[float, float]) -> str:
+    return f"{pair[0]:.3g} .. {pair[1]:.3g}"
+
+
+def _db(value: float) -> str:
+    return "zero" if math.isinf(value) else f"{value:.1f} dB"

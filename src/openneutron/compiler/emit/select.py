@@ -1,0 +1,53 @@
+"""Kernel selection: one LiteRT op becomes the kernel calls that compute it, bit for bit.
+
+`select(op, ref, pool)` is a function of the op, of where its tensors are (`ref`, asked for activations only)
+and of the pool that takes its constants. The calls write every byte of each output and read only the op's
+inputs, so that calls of different ops may be put in any order the data allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from openneutron.compiler.emit import select_conv, select_elementwise, select_move, select_reduce
+from openneutron.compiler.emit.constants import ConstPool
+from openneutron.compiler.emit.selection import Context, RefOf, Rule
+from openneutron.compiler.microcode.format import KernelCall
+from openneutron.diagnostics import Reject, fail
+from openneutron.litert.ir import Builtin, Op, Tensor
+
+RULES: dict[Builtin, Rule] = {
+    **select_conv.RULES,
+    **select_elementwise.RULES,
+    **select_move.RULES,
+    **select_reduce.RULES,
+}
+
+
+def select(
+    op: Op, ref: RefOf, pool: ConstPool, pitch: Callable[[Tensor], int] = lambda tensor: 0
+) -> list[KernelCall]:
+    """The kernel calls that compute `op`; an op that cannot be computed is a diagnostic."""
+    refused = supports(op)
+    if refused:
+        fail("ON401", repr(op), refused.reason, refused.hint)
+    return RULES[op.kind].calls(op, Context(ref, pool, pitch))
+
+
+def supports(op: Op) -> Reject | None:
+    """Why `select` would refuse this op, or None."""
+    rule = RULES.get(op.kind)
+    if rule is None:
+        known = ", ".join(sorted(kind.name for kind in RULES))
+        return Reject("ON401", f"no kernel computes {op.kind.name}", f"Supported: {known}")
+    problem = rule.problem(op)
+    return Reject("ON401", f"{op.kind.name}: {problem}") if problem else None
+
+
+def kernel_scratch(op: Op) -> int:
+    """Workspace bytes the calls of `op` need beyond their inputs and outputs: none.
+
+    Kernels keep what they need on a few hundred bytes of stack; `select` asks for no temporary.
+    """
+    del op
+    return 0

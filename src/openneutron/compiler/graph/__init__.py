@@ -1,0 +1,1 @@
+"""The LiteRT graph made ready for the NPU: checked, legalized, fused."""

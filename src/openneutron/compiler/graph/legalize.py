@@ -1,0 +1,168 @@
+"""Import: any static LiteRT graph becomes one of fewer operators, which the later stages know.
+
+Operators that only spell a reshape, a slice or a concatenation differently are rewritten to those; what can
+be computed now is computed now, by the oracle itself, so that folding never changes a bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from openneutron.compiler.graph.check import check_graph
+from openneutron.compiler.graph.rewrite import Rewriter, drop_dead_ops, rewrite
+from openneutron.compiler.graph.shapes import axes_of, resolve_strided_slice
+from openneutron.diagnostics import fail
+from openneutron.litert.ir import Builtin, Graph, Op, Tensor, constant
+from openneutron.litert.reference import run_reference
+
+
+def import_graph(graph: Graph) -> Graph:
+    """The graph in the compiler's few operators; one that makes no sense is a diagnostic."""
+    graph = check_graph(drop_dead_ops(graph.verify()))
+    graph = rewrite(graph, _legalize)
+    return fold_constants(graph)
+
+
+def fold_constants(graph: Graph) -> Graph:
+    """Replace what depends on constants only by its value, computed by the reference interpreter."""
+    known: set[Tensor] = set()
+    foldable: list[Op] = []
+    for op in graph.ops:
+        if all(t is None or t.is_const or t in known for t in op.inputs):
+            foldable.append(op)
+            known.update(op.outputs)
+    if not foldable:
+        return graph
+    folded = set(foldable)
+    read = {t for op in graph.ops if op not in folded for t in op.inputs if t is not None} | set(
+        graph.outputs
+    )
+    wanted = [t for op in foldable for t in op.outputs if t in read]
+    try:
+        values = run_reference(Graph([], wanted, foldable, graph.name).verify(), [])
+    except (RuntimeError, ValueError) as error:
+        names = ", ".join(f"{op.kind.name} {op.outputs[0].name}" for op in foldable[:3])
+        fail(
+            "ON402", names, f"LiteRT refuses to compute these constants ({error})", "Export the model again."
+        )
+    constants = {
+        t: constant(t.name, v.reshape(t.shape), t.quant) for t, v in zip(wanted, values, strict=True)
+    }
+
+    def fold(op: Op, out: Rewriter) -> bool:
+        if op.outputs[0] not in known:
+            return False
+        for t in op.outputs:
+            if t in constants:
+                out.replace(t, constants[t])
+        return True
+
+    return rewrite(graph, fold)
+
+
+def _legalize(op: Op, out: Rewriter) -> bool:
+    rule = _RULES.get(op.kind)
+    return rule(op, out) if rule else False
+
+
+def _reshape_like(op: Op, out: Rewriter) -> bool:
+    out.reshape(op.operand(0), op.output, op.origin)
+    return True
+
+
+def _shape(op: Op, out: Rewriter) -> bool:
+    out.replace(op.output, out.constant(op.output.name, np.array(op.operand(0).shape, op.output.dtype)))
+    return True
+
+
+def _pack(op: Op, out: Rewriter) -> bool:
+    axis = int(op.options.get("axis", 0)) % op.output.rank
+    parts: list[Tensor | None] = []
+    for index in range(len(op.inputs)):
+        t = op.operand(index)
+        shape = (*t.shape[:axis], 1, *t.shape[axis:])
+        parts.append(out.reshape(t, out.tensor(f"{t.name}_packed", shape, t.dtype, t.quant), op.origin))
+    if len(parts) == 1:
+        out.reshape(op.operand(0), op.output, op.origin)
+    else:
+        options = {"axis": axis, "fusedActivationFunction": 0}
+        out.add(Builtin.CONCATENATION, parts, op.output, op.origin, options)
+    return True
+
+
+def _unpack(op: Op, out: Rewriter) -> bool:
+    source = op.operand(0)
+    axis = int(op.options.get("axis", 0)) % source.rank
+    shape = (*source.shape[:axis], 1, *source.shape[axis + 1 :])
+    for index, t in enumerate(op.outputs):
+        begin = [index if a == axis else 0 for a in range(source.rank)]
+        part = out.tensor(f"{t.name}_part", shape, source.dtype, source.quant)
+        out.reshape(out.slice(source, begin, part, op.origin), t, op.origin)
+    return True
+
+
+def _split(op: Op, out: Rewriter) -> bool:
+    source, axis_tensor = (
+        (op.operand(1), op.operand(0)) if op.kind is Builtin.SPLIT else (op.operand(0), op.operand(2))
+    )
+    if not axis_tensor.is_const:
+        fail(
+            "ON402",
+            f"{op.kind.name} {op.outputs[0].name}",
+            f"the axis {axis_tensor.name} is not a constant",
+            "Make the axis a constant of the model.",
+        )
+    (axis,) = axes_of(axis_tensor, source.rank)
+    at = 0
+    for t in op.outputs:
+        out.slice(source, [at if a == axis else 0 for a in range(source.rank)], t, op.origin)
+        at += t.shape[axis]
+    return True
+
+
+def _strided_slice(op: Op, out: Rewriter) -> bool:
+    """Masks and negative indices resolved: a SLICE, or a STRIDED_SLICE of full rank, and a RESHAPE."""
+    if not all(op.operand(i).is_const for i in (1, 2, 3)):
+        return False
+    source = op.operand(0)
+    begin, end, stride, size = resolve_strided_slice(op)
+    if tuple(size) == op.output.shape:
+        cut = op.output
+    else:
+        cut = out.tensor(f"{op.output.name}_cut", size, source.dtype, source.quant)
+    if all(s == 1 for s in stride):
+        out.slice(source, begin, cut, op.origin)
+    else:
+        # Going backwards past index 0 can be written as a mask only: -1 would count from the end.
+        mask = sum(1 << a for a, e in enumerate(end) if e < 0)
+        bounds = (
+            out.ints(f"{cut.name}_begin", begin),
+            out.ints(f"{cut.name}_end", [max(e, 0) for e in end]),
+            out.ints(f"{cut.name}_stride", stride),
+        )
+        options = {
+            "beginMask": 0,
+            "endMask": mask,
+            "ellipsisMask": 0,
+            "newAxisMask": 0,
+            "shrinkAxisMask": 0,
+            "offset": False,
+        }
+        out.add(Builtin.STRIDED_SLICE, [source, *bounds], cut, op.origin, options)
+    if cut is not op.output:
+        out.reshape(cut, op.output, op.origin)
+    return True
+
+
+_RULES: dict[Builtin, Callable[[Op, Rewriter], bool]] = {
+    Builtin.SQUEEZE: _reshape_like,
+    Builtin.EXPAND_DIMS: _reshape_like,
+    Builtin.SHAPE: _shape,
+    Builtin.PACK: _pack,
+    Builtin.UNPACK: _unpack,
+    Builtin.SPLIT: _split,
+    Builtin.SPLIT_V: _split,
+    Builtin.STRIDED_SLICE: _strided_slice,
+}

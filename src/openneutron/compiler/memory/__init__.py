@@ -1,0 +1,1 @@
+"""Order of the operators, and where tensors lie."""

@@ -1,0 +1,252 @@
+"""The schedule: which operators run as kernels, in which order, and where every tensor lies while they do.
+
+Ordering and placing work on plain numbers (`order.Job`, `place.Block`); this module makes them from a graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from openneutron.compiler.emit.select import kernel_scratch
+from openneutron.compiler.graph.shapes import slice_of
+from openneutron.compiler.graph.tables import is_table
+from openneutron.compiler.memory.order import Job, Order, choose_order, peak_of, reused
+from openneutron.compiler.memory.place import Apart, Block, Placement, aligned, place
+from openneutron.compiler.memory.storage import Buffer, Home, Storage, can_share, share_storage
+from openneutron.compiler.microcode.format import Step
+from openneutron.compiler.stripes.cascade import Cascade
+from openneutron.compiler.stripes.stripes import rows_of
+from openneutron.litert.ir import Builtin, Graph, Op, Tensor
+
+SHARING_TRIALS = 8  # ops for which copying instead of sharing is tried; each costs one ordering
+
+_SAME_SHAPE = frozenset({
+    Builtin.ADD, Builtin.SUB, Builtin.MUL, Builtin.MAXIMUM, Builtin.MINIMUM, Builtin.SQUARED_DIFFERENCE,
+    Builtin.PRELU,
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Operators that run, in order, and the memory they share."""
+
+    steps: tuple[Op, ...]
+    storage: Storage
+    order: Order
+    overwrites: dict[Buffer, Buffer]  # a buffer and the one whose place it takes
+    copying: frozenset[Op] = frozenset()  # ops that could share memory but had better copy
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What runs as a whole: one step, or the steps of a cascade in their order."""
+
+    first: int
+    last: int
+    cascade: Cascade | None = None
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """A schedule with an offset for every scratch buffer, and how good it is."""
+
+    schedule: Schedule
+    units: tuple[Unit, ...]
+    offsets: dict[Buffer, int]
+    rows: dict[Buffer, int]  # of rolling buffers
+    lives: dict[Buffer, tuple[int, int]]  # first and last unit
+    workspaces: dict[int, int]  # the offset of a unit's workspace, where its kernels need one
+    placement: Placement
+
+    def ops(self, unit: Unit) -> tuple[Op, ...]:
+        """The operators of a unit."""
+        return self.schedule.steps[unit.first : unit.last + 1]
+
+    def nbytes(self, buffer: Buffer) -> int:
+        """The size of a buffer: of a rolling one, of the rows it holds."""
+        return (
+            self.rows[buffer] * _row_bytes(buffer, self.schedule.storage)
+            if buffer in self.rows
+            else buffer.nbytes
+        )
+
+    def steps(self, cascade: Cascade) -> tuple[Step, ...]:
+        """In which order a cascade makes its rows: upwards if its output lies above the input it overlaps."""
+        if cascade.overlap is not None and cascade.up:
+            source, out = (self._offset(t) for t in (cascade.overlap.source, cascade.overlap.output))
+            if out > source - cascade.overlap.below:
+                return cascade.up
+        return cascade.down
+
+    def _offset(self, tensor: Tensor) -> int:
+        return self.offsets[self.schedule.storage.views[tensor].buffer]
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The scratch area, the caller's inputs and outputs not counted."""
+        return self.placement.nbytes
+
+
+def make_schedule(graph: Graph) -> Schedule:
+    """Share storage and choose the order with the least peak.
+
+    Sharing nearly always saves, but a concatenation's buffer exists from the first part on, and a slice keeps
+    the whole it is cut from; where copying gives a smaller peak, the op copies.
+    """
+    best = _ordered(graph, frozenset())
+    copying: frozenset[Op] = frozenset()
+    for op in _doubtful(graph, best.storage):
+        trial = _ordered(graph, copying | {op})
+        if trial.order.peak < best.order.peak:
+            best, copying = trial, copying | {op}
+    return best
+
+
+def with_given_order(graph: Graph, best: Schedule) -> list[Schedule]:
+    """Orders worth a look when operators run in stripes: the one with the least peak, the graph's."""
+    given = _ordered(graph, best.copying, keep=True)
+    return [best] if given.steps == best.steps else [best, given]
+
+
+def plan_memory(schedule: Schedule, cascades: Sequence[Cascade] = (), solve: bool = True) -> MemoryPlan:
+    """Give every scratch buffer of the schedule an offset; `cascades` says which steps run as one."""
+    storage = schedule.storage
+    units = _units(len(schedule.steps), cascades)
+    rows = {storage.views[t].buffer: count for c in cascades for t, count in c.rows.items()}
+    lives: dict[Buffer, tuple[int, int]] = {}
+    for number, unit in enumerate(units):
+        for op in schedule.steps[unit.first : unit.last + 1]:
+            for buffer in scratch_buffers(op, storage):
+                lives[buffer] = (lives.get(buffer, (number, number))[0], number)
+    blocks: list[Block] = []
+    group: dict[Buffer, int] = {}
+    for buffer, (first, last) in lives.items():  # in order of first use, so what is overwritten comes before
+        old = schedule.overwrites.get(buffer)
+        if old is not None and units[first].cascade is None:
+            group[buffer] = group[old]
+            before = blocks[group[old]]
+            blocks[group[old]] = Block(before.nbytes, before.first, max(before.last, last))
+        else:
+            group[buffer] = len(blocks)
+            size = rows[buffer] * _row_bytes(buffer, storage) if buffer in rows else buffer.nbytes
+            blocks.append(Block(aligned(size), first, last))
+    apart = {
+        (group[storage.views[o.source].buffer], group[storage.views[o.output].buffer]): Apart(
+            -o.below, o.above
+        )
+        for o in (c.overlap for c in cascades)
+        if o is not None
+    }
+    needs = {
+        number: size
+        for number, unit in enumerate(units)
+        if (size := max(map(kernel_workspace, schedule.steps[unit.first : unit.last + 1])))
+    }
+    workspace = {number: len(blocks) + index for index, number in enumerate(needs)}
+    placement = place(blocks + [Block(size, n, n) for n, size in needs.items()], apart, solve)
+    offsets = {buffer: placement.offsets[index] for buffer, index in group.items()}
+    workspaces = {number: placement.offsets[index] for number, index in workspace.items()}
+    return MemoryPlan(schedule, units, offsets, rows, lives, workspaces, placement)
+
+
+def _units(steps: int, cascades: Sequence[Cascade]) -> tuple[Unit, ...]:
+    starts = {c.first: c for c in cascades}
+    units: list[Unit] = []
+    at = 0
+    while at < steps:
+        cascade = starts.get(at)
+        last = cascade.last if cascade else at
+        units.append(Unit(at, last, cascade))
+        at = last + 1
+    return tuple(units)
+
+
+def _row_bytes(buffer: Buffer, storage: Storage) -> int:
+    """Bytes of a row of the map that is all there is in a buffer."""
+    return buffer.nbytes // next(rows_of(t) for t, view in storage.views.items() if view.buffer is buffer)
+
+
+def kernel_workspace(op: Op) -> int:
+    """Bytes the calls of an op need while they run."""
+    return 0 if is_table(op) else kernel_scratch(op)
+
+
+def in_place_operands(op: Op) -> list[Tensor]:
+    """Inputs whose memory the output may take: kernels that read each element before they write it."""
+    if is_table(op):
+        return [op.operand(0)]
+    if op.kind in _SAME_SHAPE:
+        return [t for t in op.inputs if t is not None and not t.is_const and t.shape == op.output.shape]
+    return []
+
+
+def _ordered(graph: Graph, copying: frozenset[Op], keep: bool = False) -> Schedule:
+    """The schedule with the best order, or with the graph's own; some ops copy instead of sharing memory."""
+    storage = share_storage(graph, lambda op: op not in copying)
+    steps = [op for op in graph.ops if op not in storage.free_ops]
+    buffers = [b for b in storage.buffers if b.home is Home.SCRATCH]
+    number = {buffer: i for i, buffer in enumerate(buffers)}
+    made_by = _makers(graph, storage, steps)
+    jobs = []
+    for op in steps:
+        needs = {n for t in op.inputs if t is not None for n in made_by.get(t, ())}
+        touches = tuple(sorted(number[b] for b in scratch_buffers(op, storage)))
+        jobs.append(
+            Job(tuple(sorted(needs)), touches, aligned(kernel_workspace(op)), _reuse(op, storage, number))
+        )
+    sizes = [aligned(b.nbytes) for b in buffers]
+    if keep:
+        given = tuple(range(len(jobs)))
+        order = Order(given, peak_of(jobs, sizes, given), False)
+    else:
+        order = choose_order(jobs, sizes)
+    overwrites = {buffers[new]: buffers[old] for new, old in reused(jobs, order.sequence).items()}
+    return Schedule(tuple(steps[i] for i in order.sequence), storage, order, overwrites, copying)
+
+
+def _makers(graph: Graph, storage: Storage, steps: list[Op]) -> dict[Tensor, frozenset[int]]:
+    """The steps that must have run before a tensor holds its value; free ops hand on their inputs'."""
+    number = {op: i for i, op in enumerate(steps)}
+    result: dict[Tensor, frozenset[int]] = {}
+    for op in graph.ops:
+        if op in storage.free_ops:
+            makers = frozenset(n for t in op.inputs if t is not None for n in result.get(t, ()))
+        else:
+            makers = frozenset({number[op]})
+        result.update((t, makers) for t in op.outputs)
+    return result
+
+
+def scratch_buffers(op: Op, storage: Storage) -> Iterable[Buffer]:
+    """The scratch buffers an operator reads or writes."""
+    tensors = [t for t in (*op.inputs, *op.outputs) if t is not None and t in storage.views]
+    return dict.fromkeys(
+        v.buffer for v in map(storage.views.__getitem__, tensors) if v.buffer.home is Home.SCRATCH
+    )
+
+
+def _reuse(op: Op, storage: Storage, number: dict[Buffer, int]) -> tuple[tuple[int, int], ...]:
+    """(old, new) buffer pairs of an op that may work in place; only whole scratch buffers qualify."""
+    pairs = []
+    for t in in_place_operands(op):
+        old, new = storage.views[t].buffer, storage.views[op.output].buffer
+        if old.home is not Home.SCRATCH or new.home is not Home.SCRATCH or old is new:
+            continue
+        if storage.whole(t) and storage.whole(op.output) and old.nbytes == new.nbytes:
+            pairs.append((number[old], number[new]))
+    return tuple(dict.fromkeys(pairs))
+
+
+def _doubtful(graph: Graph, storage: Storage) -> list[Op]:
+    """Shared concatenations and slices, those with the largest buffers first."""
+    shared = [
+        op
+        for op in graph.ops
+        if op in storage.free_ops
+        and can_share(op)
+        and (op.kind is Builtin.CONCATENATION or slice_of(op) is not None)
+    ]
+    shared.sort(key=lambda op: -max(math.prod(t.shape) for t in (op.operand(0), op.output)))
+    return shared[:SHARING_TRIALS]

@@ -1,0 +1,239 @@
+"""Which tensors share memory: the graph's tensors as views of buffers, before any order or offset is chosen.
+
+A reshape, a contiguous slice and a concatenation along the outermost axis need not move a byte: the output
+of the first two is a view of their input, and the inputs of the last are views of its output. Along the
+channels these views have gaps, which the kernels of convolutions, pools and element-wise operators can take.
+Program inputs and outputs live in the caller's buffers; everything else is a scratch buffer the planner will
+place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from openneutron.compiler.graph.shapes import concat_axis, slice_of
+from openneutron.compiler.graph.tables import IDENTITY, is_table
+from openneutron.litert.ir import DTYPES, Builtin, Graph, Op, Tensor
+
+
+class Home(Enum):
+    """Who owns a buffer's memory."""
+
+    SCRATCH = "scratch"
+    INPUT = "input"
+    OUTPUT = "output"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A contiguous piece of memory that holds one or more tensors at fixed offsets."""
+
+    home: Home
+    number: int  # which input or output; for scratch, a running number
+    nbytes: int
+    name: str  # of the tensor that gives it its size
+
+
+@dataclass(frozen=True)
+class View:
+    """Where a tensor lies inside a buffer."""
+
+    buffer: Buffer
+    offset: int
+    pitch: int = 0  # bytes from one run of the last axis to the next; 0 for a tensor without gaps
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Every activation tensor's view, and the ops that need no kernel: their output is already there."""
+
+    views: dict[Tensor, View]
+    free_ops: frozenset[Op]
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """Every buffer once, in order of appearance."""
+        return list(dict.fromkeys(view.buffer for view in self.views.values()))
+
+    def whole(self, tensor: Tensor) -> bool:
+        """Whether the tensor fills its buffer: only such a tensor may be overwritten as a whole."""
+        view = self.views[tensor]
+        return view.offset == 0 and tensor.nbytes == view.buffer.nbytes and not view.pitch
+
+
+@dataclass(eq=False)
+class _Class:
+    """Tensors at fixed distances from one another while the classes are being merged."""
+
+    home: Home
+    number: int
+    nbytes: int
+    name: str
+    members: dict[Tensor, int] = field(default_factory=dict)
+    pitches: dict[Tensor, int] = field(default_factory=dict)  # of those with gaps
+
+
+def share_storage(graph: Graph, may_share: Callable[[Op], bool] = lambda op: True) -> Storage:
+    """Merge tensors that can be views of one another; an op for which `may_share` is false moves its data."""
+    classes: dict[Tensor, _Class] = {}
+    for index, t in enumerate(graph.inputs):
+        classes[t] = _Class(Home.INPUT, index, t.nbytes, t.name, {t: 0})
+    numbers = {t: i for i, t in reversed(list(enumerate(graph.outputs)))}
+    for op in graph.ops:
+        for t in op.outputs:
+            home, number = (Home.OUTPUT, numbers[t]) if t in numbers else (Home.SCRATCH, 0)
+            classes[t] = _Class(home, number, t.nbytes, t.name, {t: 0})
+
+    spread = _spreadable(graph)
+    free = {op for op in graph.ops if may_share(op) and _try_merge(op, classes, spread)}
+    buffers: dict[_Class, Buffer] = {}
+    for cls in dict.fromkeys(classes.values()):
+        number = len(buffers) if cls.home is Home.SCRATCH else cls.number
+        buffers[cls] = Buffer(cls.home, number, cls.nbytes, cls.name)
+    views = {t: View(buffers[cls], cls.members[t], cls.pitches.get(t, 0)) for t, cls in classes.items()}
+    return Storage(views, frozenset(free))
+
+
+def can_share(op: Op) -> bool:
+    """Whether an op is of the kind that may need no kernel (it still depends on where its operands live)."""
+    return bool(_placements(op)) or bool(_spread_placements(op))
+
+
+def _placements(op: Op) -> list[tuple[Tensor, Tensor, int]]:
+    """`(guest, host, offset)`: what must hold for an op to be free, in bytes; nothing if it never can be."""
+    if _keeps_bytes(op):
+        return [(op.output, op.operand(0), 0)]
+    if (region := slice_of(op)) is not None:
+        source, out = op.operand(0), op.output
+        if region.is_contiguous(source.shape):
+            return [(out, source, region.flat_begin(source.shape) * DTYPES[out.dtype])]
+        return []
+    if op.kind is Builtin.CONCATENATION:
+        axis, out = concat_axis(op), op.output
+        if math.prod(out.shape[:axis]) != 1:
+            return []
+        result, offset = [], 0
+        for t in op.inputs:
+            assert t is not None
+            result.append((t, out, offset))
+            offset += t.nbytes
+        return result
+    return []
+
+
+# Operators whose kernels take tensors with gaps between the runs of the last axis: the channels of pixels.
+_READS_SPREAD = frozenset({
+    Builtin.CONV_2D, Builtin.DEPTHWISE_CONV_2D, Builtin.AVERAGE_POOL_2D, Builtin.MAX_POOL_2D, Builtin.ADD,
+    Builtin.SUB, Builtin.MUL, Builtin.MAXIMUM, Builtin.MINIMUM, Builtin.SQUARED_DIFFERENCE, Builtin.PRELU,
+    Builtin.SLICE, Builtin.CONCATENATION, Builtin.TRANSPOSE,
+})  # fmt: skip
+_WRITES_SPREAD = _READS_SPREAD - {Builtin.TRANSPOSE}
+
+
+def _spreadable(graph: Graph) -> frozenset[Tensor]:
+    """Tensors that may have gaps: 4-D int8 ones that all their readers and their maker can take so."""
+    producers, readers, outputs = graph.producers(), graph.consumers(), set(graph.outputs)
+
+    def may(t: Tensor) -> bool:
+        maker = producers.get(t)
+        if t.rank != 4 or t.dtype != "int8" or t in outputs or maker is None:
+            return False
+        if maker.kind not in _WRITES_SPREAD or (maker.kind in _VIEWED and maker.operand(0).is_const):
+            return False
+        return all(op.kind in _READS_SPREAD for op in readers.get(t, ()))
+
+    return frozenset(t for op in graph.ops for t in op.outputs if may(t))
+
+
+_VIEWED = (Builtin.SLICE, Builtin.CONCATENATION)
+
+
+def _spread_placements(op: Op) -> list[tuple[Tensor, Tensor, int]]:
+    """`(guest, host, offset)` of an op along the last axis: guests' runs are as far apart as the host's."""
+    if op.kind not in _VIEWED or op.output.rank != 4 or op.output.dtype != "int8":
+        return []
+    if (region := slice_of(op)) is not None:
+        source = op.operand(0)
+        if region.size[:3] != source.shape[:3] or any(region.begin[:3]):
+            return []
+        return [(op.output, source, region.begin[3])]
+    if op.kind is Builtin.CONCATENATION and concat_axis(op) == 3:
+        result, offset = [], 0
+        for index in range(len(op.inputs)):
+            result.append((op.operand(index), op.output, offset))
+            offset += op.operand(index).shape[3]
+        return result
+    return []
+
+
+def _try_spread(op: Op, classes: dict[Tensor, _Class], spread: frozenset[Tensor]) -> bool:
+    """Merge the classes of an op along the last axis; all of its placements hold, or nothing changes."""
+    placements = _spread_placements(op)
+    if not placements or any(t not in classes for pair in placements for t in pair[:2]):
+        return False
+    guests = [classes[guest] for guest, _, _ in placements]
+    if len(set(guests)) != len(guests) or {classes[host] for _, host, _ in placements} & set(guests):
+        return False
+    for guest, _, _ in placements:
+        cls = classes[guest]
+        if not _is_guest(guest, classes):
+            return False
+        for t, at in cls.members.items():  # whatever lies in the guest must be made of runs of its last axis
+            run = cls.pitches.get(t, t.shape[-1] if t.shape else 0)
+            if t not in spread or run != guest.shape[3] or at >= guest.shape[3]:
+                return False
+    for guest, host, offset in placements:
+        moved, target = classes[guest], classes[host]
+        base, pitch = target.members[host] + offset, target.pitches.get(host, host.shape[3])
+        for t, at in moved.members.items():
+            target.members[t], target.pitches[t] = base + at, pitch
+            classes[t] = target
+    return True
+
+
+def _keeps_bytes(op: Op) -> bool:
+    """Whether the output is the input's bytes, all of them, in order."""
+    if is_table(op):
+        return np.array_equal(op.operand(1).array, IDENTITY)
+    return op.kind is Builtin.RESHAPE
+
+
+def _try_merge(op: Op, classes: dict[Tensor, _Class], spread: frozenset[Tensor]) -> bool:
+    """Merge the classes of a free op; all of its placements hold, or nothing changes."""
+    placements = _placements(op)
+    if not placements:
+        return _try_spread(op, classes, spread)
+    if any(t not in classes for pair in placements for t in pair[:2]):
+        return False  # a constant operand has to be copied in
+    if _keeps_bytes(op):
+        guest, host, _ = placements[0]
+        if not _is_guest(guest, classes):
+            placements = [(host, guest, 0)]  # a view works both ways: the input may move into the output
+    guests = [classes[guest] for guest, _, _ in placements]
+    hosts = {classes[host] for _, host, _ in placements}
+    if len(set(guests)) != len(guests) or hosts & set(guests):
+        return False
+    if not all(_is_guest(guest, classes) for guest, _, _ in placements):
+        return False
+    if any(host in classes[host].pitches for _, host, _ in placements):
+        return False  # a view without gaps of something with gaps
+    for guest, host, offset in placements:
+        moved, target = classes[guest], classes[host]
+        base = target.members[host] + offset
+        for t, at in moved.members.items():
+            target.members[t] = base + at
+            classes[t] = target
+        target.pitches.update(moved.pitches)
+    return True
+
+
+def _is_guest(tensor: Tensor, classes: dict[Tensor, _Class]) -> bool:
+    """A tensor can move into another buffer if it is the whole of a scratch buffer."""
+    cls = classes[tensor]
+    dense = cls.members[tensor] == 0 and tensor not in cls.pitches
+    return cls.home is Home.SCRATCH and dense and cls.nbytes == tensor.nbytes

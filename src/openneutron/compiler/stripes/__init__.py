@@ -1,0 +1,1 @@
+"""Layers computed together in stripes of rows."""

@@ -1,0 +1,295 @@
+"""Tiling: which runs of operators become cascades, and in stripes of how many rows.
+
+For every run of operators that can be one cascade, and for a number of stripe heights, two figures are known
+without placing anything: the bytes live while it runs, and the cycles its stripes add. To cut the schedule
+into such runs (most of them single operators) so that none needs more than some number of bytes, at the least
+cost, is a shortest path; the least number of bytes for which the cost is within budget is found by bisection.
+Offsets then are those of the real placement; since that may need more than is live, several ways are tried.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from openneutron.compiler.cost import steps_cycles
+from openneutron.compiler.emit.emit import Sketch, sketch
+from openneutron.compiler.memory.place import aligned
+from openneutron.compiler.memory.schedule import (
+    MemoryPlan,
+    Schedule,
+    kernel_workspace,
+    plan_memory,
+    scratch_buffers,
+)
+from openneutron.compiler.memory.storage import Buffer, Home, Storage
+from openneutron.compiler.stripes.cascade import (
+    MOST_STAGES,
+    MOST_STEPS,
+    Cascade,
+    Wave,
+    added_cycles,
+    make_cascade,
+    overlapping,
+    rolls_in,
+)
+from openneutron.litert.ir import Op, Tensor
+from openneutron.options import CompileOptions
+from openneutron.target import Target
+
+STRIPES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 28, 32, 40, 56, 64, 112)  # how many may be cut
+PACES = (2, 4)  # rounds for one row of the last stage, if there are strides before it
+TRIALS = 6  # ways that are placed before the best is taken
+EFFORT = 60_000  # runs looked at, some 50 us each: the longer the network, the shorter its runs
+SHORTEST = 8  # but they may always have so many steps
+MOST_ADDED = 2.0  # the share of cycles that may be added to fit the SRAM at all
+
+
+@dataclass(frozen=True)
+class Run:
+    """Steps `first` to `last` as one unit: `height` rows a stripe, 0 for a single step computed whole."""
+
+    first: int
+    last: int
+    height: int
+    pace: int  # rounds a stripe takes
+    nbytes: int  # live while it runs
+    cycles: float  # added by stripes
+
+
+class Line:
+    """A schedule as a line of steps: who is live when, which steps can be stages."""
+
+    def __init__(self, schedule: Schedule, sketches: Mapping[Op, Sketch], streamed: bool):
+        self.schedule = schedule
+        self.storage: Storage = schedule.storage
+        self.stages = [sketches[op].stage for op in schedule.steps]
+        # Streamed constants are in SRAM while their step runs, and those of all stages of a cascade together.
+        self.constants = [sketches[op].constants if streamed else 0 for op in schedule.steps]
+        self.touched = [list(scratch_buffers(op, schedule.storage)) for op in schedule.steps]
+        lives: dict[Buffer, tuple[int, int]] = {}
+        for step, buffers in enumerate(self.touched):
+            for buffer in buffers:
+                lives[buffer] = (lives.get(buffer, (step, step))[0], step)
+        self.lives = lives
+        count: dict[Buffer, int] = {}
+        for view in self.storage.views.values():
+            count[view.buffer] = count.get(view.buffer, 0) + 1
+        self.rollable = frozenset(
+            t for t, v in self.storage.views.items() if v.buffer.home is Home.SCRATCH and count[v.buffer] == 1
+        )
+        tried = len(schedule.steps) * (len(STRIPES) + len(PACES))
+        self.longest = min(max(EFFORT // max(tried, 1), SHORTEST), MOST_STAGES)
+        self.ending: list[list[Buffer]] = [[] for _ in schedule.steps]
+        for buffer, (_, last) in lives.items():
+            self.ending[last].append(buffer)
+
+    def live(self, step: int) -> int:
+        """Bytes in use while a step computed whole runs."""
+        alive = [b for b, (first, last) in self.lives.items() if first <= step <= last]
+        saved = sum(
+            aligned(new.nbytes)
+            for new, old in self.schedule.overwrites.items()
+            if new in alive and old in alive and self.lives[new][0] == step
+        )
+        total = sum(aligned(b.nbytes) for b in alive) - saved
+        return total + aligned(kernel_workspace(self.schedule.steps[step])) + self.constants[step]
+
+    def runs(self, budget: float) -> Iterator[Run]:
+        """Every run worth a look: none that adds more cycles than the budget by itself."""
+        most = 0
+        for step in range(len(self.schedule.steps)):
+            single = Run(step, step, 0, 1, self.live(step), 0.0)
+            most = max(most, single.nbytes)
+            yield single
+        for last, stage in enumerate(self.stages):
+            if stage is not None:
+                for height, pace in _stripes(stage.height):
+                    yield from self._ending_at(last, height, pace, most, budget)
+
+    def _ending_at(self, last: int, height: int, pace: int, most: int, budget: float) -> Iterator[Run]:
+        """The runs whose last step is `last`, from the shortest to the longest."""
+        sink = self.stages[last]
+        assert sink is not None
+        wave = Wave(sink, height, pace)
+        alive = sum(aligned(b.nbytes) for b, (first, end) in self.lives.items() if first <= last <= end)
+        cycles = 0.0
+        rolled = constants = 0
+        read: dict[Buffer, set[Tensor]] = {}
+        whole: set[Tensor] = set()
+        own = added_cycles(sink, wave.made[0], alone=False)
+        for first in range(last, -1, -1):
+            stage = self.stages[first]
+            if (
+                stage is None
+                or len(wave.stages) * len(wave.stripes) > MOST_STEPS
+                or last - first >= self.longest
+            ):
+                return
+            if first < last:
+                buffer = self.storage.views[stage.output].buffer
+                if stage.output in whole or read.get(buffer, set()) - {stage.output}:
+                    return  # something in the run needs more of this step's buffer than its rows
+                alive += sum(aligned(b.nbytes) for b in self.ending[first])
+                rows = wave.add(stage, rolls_in(self, stage.output, last))
+                if rows:
+                    rolled += aligned(stage.output.nbytes) - aligned(rows * stage.row_bytes)
+            constants += self.constants[first]
+            if first < last:
+                cycles += added_cycles(stage, wave.made[-1], alone=False)
+                total = cycles + own
+            else:
+                total = added_cycles(sink, wave.made[0], alone=True)
+            for tensor in (*(r.tensor for r in stage.reads), *stage.whole):
+                read.setdefault(self.storage.views[tensor].buffer, set()).add(tensor)
+            whole.update(stage.whole)
+            if cycles > budget:
+                return
+            need = alive - rolled + constants
+            if total > budget or need - aligned(sink.output.nbytes) >= most:
+                continue
+            found = overlapping(self, wave, first, last)
+            if found is not None:
+                size_in, size_out = aligned(found[0].nbytes), aligned(sink.output.nbytes)
+                need -= size_in + size_out - max(aligned(max(found[1], 0)) + size_in, size_out)
+            if need < most:
+                yield Run(first, last, height, pace, need, total)
+
+    def needed(self, plan: MemoryPlan) -> int:
+        """The scratch of a plan, and the most constants that are streamed for one of its units."""
+        units = (sum(self.constants[unit.first : unit.last + 1]) for unit in plan.units)
+        return plan.scratch_bytes + max(units, default=0)
+
+    def cascades(self, runs: Sequence[Run]) -> list[Cascade]:
+        """The cascades of a way."""
+        return [self._cascade(run) for run in runs if run.height]
+
+    def added_cycles(self, cascades: Sequence[Cascade]) -> float:
+        """Cycles these cascades add, counted step by step."""
+        total = 0.0
+        for cascade in cascades:
+            stages = [s for s in self.stages[cascade.first : cascade.last + 1] if s is not None]
+            works = [stage.work for stage in stages]
+            whole = sum(stage.work.cycles(stage.height, True) for stage in stages)
+            total += max(steps_cycles(works, cascade.down), steps_cycles(works, cascade.up)) - whole
+        return total
+
+    def _cascade(self, run: Run) -> Cascade:
+        stages = [s for s in self.stages[run.first : run.last + 1] if s is not None]
+        return make_cascade(self, stages, run.first, run.last, run.height, run.pace)
+
+
+def _stripes(rows: int) -> list[tuple[int, int]]:
+    """Stripe heights and paces to try, the coarsest first; more rounds than one only for single rows."""
+    heights = sorted({-(-rows // count) for count in (*STRIPES, rows) if count <= rows}, reverse=True)
+    return [(height, 1) for height in heights] + [(1, pace) for pace in PACES]
+
+
+class Cuts:
+    """All runs of a line, and the cheapest way through them under a limit of bytes."""
+
+    def __init__(self, line: Line, budget: float):
+        self.line = line
+        runs = sorted(line.runs(budget), key=lambda run: (run.last, run.first, run.height, run.pace))
+        self.runs = runs
+        self.sizes = sorted({run.nbytes for run in runs})
+
+    def cheapest(self, limit: float) -> tuple[float, list[Run]] | None:
+        """The least added cycles with no run above `limit` bytes, and the runs; None if there is no way."""
+        count = len(self.line.schedule.steps)
+        best: list[tuple[float, Run | None]] = [(math.inf, None)] * (count + 1)
+        best[0] = (0.0, None)
+        for run in self.runs:  # sorted by their last step, so that what comes before a run is settled
+            if run.nbytes <= limit:
+                cost = best[run.first][0] + run.cycles
+                if cost < best[run.last + 1][0]:
+                    best[run.last + 1] = (cost, run)
+        if math.isinf(best[count][0]):
+            return None
+        path: list[Run] = []
+        at = count
+        while at:
+            run_here = best[at][1]
+            assert run_here is not None
+            path.append(run_here)
+            at = run_here.first
+        return best[count][0], path[::-1]
+
+    def least(self, budget: float) -> int:
+        """The position in `sizes` of the least limit with a way that adds at most `budget` cycles."""
+
+        def affordable(size: int) -> bool:
+            way = self.cheapest(size)
+            return way is not None and way[0] <= budget
+
+        return bisect_left(self.sizes, True, key=affordable)
+
+    def ways(self, budget: float) -> Iterator[list[Run]]:
+        """Different ways within the budget, from the fewest live bytes on."""
+        seen: set[tuple[Run, ...]] = set()
+        for size in self.sizes[self.least(budget) :]:
+            way = self.cheapest(size)
+            if way is not None and way[0] <= budget and tuple(way[1]) not in seen:
+                seen.add(tuple(way[1]))
+                yield way[1]
+
+
+def smallest_plan(schedules: Sequence[Schedule], target: Target, options: CompileOptions) -> MemoryPlan:
+    """Size mode: the least scratch any of the schedules reaches within the budget of cycles."""
+    sketches = {op: sketch(op, target) for op in schedules[0].steps}
+    budget = options.cycle_budget * _cycles(sketches)
+    lines = [Line(schedule, sketches, options.fetch_constants_to_sram) for schedule in schedules]
+    plans = [(lines[0], plan_memory(schedules[0]))]
+    for line in lines:
+        plans += [(line, plan) for plan in _smallest(line, budget)]
+    return min(plans, key=lambda pair: pair[0].needed(pair[1]))[1]
+
+
+def fitting_plan(
+    schedules: Sequence[Schedule], target: Target, options: CompileOptions, limit: int
+) -> MemoryPlan:
+    """The plan with the fewest added cycles within `limit` bytes; if there is none, the smallest."""
+    sketches = {op: sketch(op, target) for op in schedules[0].steps}
+    budget = MOST_ADDED * _cycles(sketches)
+    fitting: list[tuple[float, MemoryPlan]] = []
+    smallest: list[MemoryPlan] = []
+    for schedule in schedules:
+        line = Line(schedule, sketches, options.fetch_constants_to_sram)
+        cuts = Cuts(line, budget)
+        aim = limit
+        for _ in range(TRIALS):  # what is placed may need more than what is live
+            way = cuts.cheapest(aim)
+            if way is None:
+                break
+            cascades = line.cascades(way[1])
+            plan = plan_memory(schedule, cascades)
+            smallest.append(plan)
+            if plan.scratch_bytes <= limit:
+                fitting.append((line.added_cycles(cascades), plan))
+                break
+            aim -= plan.scratch_bytes - limit
+        if not fitting:
+            smallest += _smallest(line, budget)
+    if fitting:
+        return min(fitting, key=lambda item: item[0])[1]
+    return min(smallest, key=lambda plan: plan.scratch_bytes)
+
+
+def _cycles(sketches: Mapping[Op, Sketch]) -> int:
+    return sum(s.cycles for s in sketches.values())
+
+
+def _smallest(line: Line, budget: float) -> list[MemoryPlan]:
+    """Plans of a line within the budget: from the fewest live bytes on, until placing can win no more."""
+    plans: list[MemoryPlan] = []
+    least = math.inf
+    for way in Cuts(line, budget).ways(budget):
+        if len(plans) == TRIALS or max(run.nbytes for run in way) >= least:
+            break
+        cascades = line.cascades(way)
+        if line.added_cycles(cascades) <= budget:
+            plans.append(plan_memory(line.schedule, cascades))
+            least = min(least, line.needed(plans[-1]))
+    return plans

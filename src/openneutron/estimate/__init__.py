@@ -1,0 +1,1 @@
+"""What a program costs: cycles of NPU and CPU, and when."""

@@ -1,0 +1,158 @@
+"""Rules that take out what does nothing, is there twice, or is not wanted."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from openneutron.litert.build import Builder
+from openneutron.litert.ir import Builtin, Op, Quant, Tensor
+from openneutron.litert.reference import run_reference
+from openneutron.lower.rules.rewriter import Rewriter
+
+
+def remove_dead_op(g: Rewriter, op: Op) -> bool:
+    """An op whose results nobody reads goes."""
+    if any(g.readers(t) or g.is_output(t) for t in op.outputs):
+        return False
+    g.remove(op)
+    return True
+
+
+def drop_whole_slice(g: Rewriter, op: Op) -> bool:
+    """A SLICE or STRIDED_SLICE that takes everything, in order, goes."""
+    if op.kind is Builtin.STRIDED_SLICE:
+        strides = op.operand(3)
+        masks = ("ellipsisMask", "newAxisMask", "shrinkAxisMask")
+        if not strides.is_const or np.any(strides.array != 1) or any(op.options.get(m) for m in masks):
+            return False
+    elif op.kind is not Builtin.SLICE:
+        return False
+    return _bypass_if_alike(g, op)
+
+
+def drop_empty_pad(g: Rewriter, op: Op) -> bool:
+    """A PAD, PADV2 or MIRROR_PAD that adds nothing goes."""
+    return op.kind in (Builtin.PAD, Builtin.PADV2, Builtin.MIRROR_PAD) and _bypass_if_alike(g, op)
+
+
+def drop_single_tile(g: Rewriter, op: Op) -> bool:
+    """A TILE or BROADCAST_TO that repeats nothing goes."""
+    return op.kind in (Builtin.TILE, Builtin.BROADCAST_TO) and _bypass_if_alike(g, op)
+
+
+def drop_single_concatenation(g: Rewriter, op: Op) -> bool:
+    """A CONCATENATION of one tensor goes."""
+    single = op.kind is Builtin.CONCATENATION and len(op.inputs) == 1
+    return single and not op.options.get("fusedActivationFunction") and _bypass_if_alike(g, op)
+
+
+def drop_same_quantize(g: Rewriter, op: Op) -> bool:
+    """A QUANTIZE to the parameters that are there already goes."""
+    return op.kind is Builtin.QUANTIZE and _bypass_if_alike(g, op)
+
+
+def drop_quantize_of_dequantize(g: Rewriter, op: Op) -> bool:
+    """DEQUANTIZE, then QUANTIZE to the same parameters: both go.
+
+    Exact: n * scale / scale is within two roundings of the integer n, whose magnitude is at most 255.
+    """
+    before = g.maker(op.operand(0), Builtin.DEQUANTIZE) if op.kind is Builtin.QUANTIZE else None
+    if before is None or op.output.dtype != "int8" or not _alike(before.operand(0), op.output):
+        return False
+    return g.bypass(op, before.operand(0))
+
+
+def drop_idle_activation(g: Rewriter, op: Op) -> bool:
+    """A clamp whose bounds lie outside what its int8 operand can be goes.
+
+    Reaching 256 steps above the zero point and not merely 255 keeps clear of how the bound is rounded.
+    """
+    bounds = {
+        Builtin.RELU: (0.0, float("inf")),
+        Builtin.RELU6: (0.0, 6.0),
+        Builtin.RELU_0_TO_1: (0.0, 1.0),
+        Builtin.RELU_N1_TO_1: (-1.0, 1.0),
+    }
+    if op.kind not in bounds or op.output.dtype != "int8" or op.output.quant is None:
+        return False
+    low, high = bounds[op.kind]
+    scale, zero = op.output.quant.scale[0], op.output.quant.zero_point[0]
+    below = zero == -128 if low == 0 else zero + low / scale <= -129
+    return below and zero + high / scale >= 128 and _bypass_if_alike(g, op)
+
+
+def merge_requantize(g: Rewriter, op: Op) -> bool:
+    """QUANTIZE of a QUANTIZE becomes one where the oracle gives the same for all 256 values."""
+    before = g.maker(op.operand(0), Builtin.QUANTIZE) if op.kind is Builtin.QUANTIZE else None
+    if before is None:
+        return False
+    source, between, target = before.operand(0), op.operand(0), op.output
+    if not all(t.dtype == "int8" and t.quant is not None for t in (source, between, target)):
+        return False
+    assert source.quant and between.quant and target.quant
+    if not _requantizes_alike(source.quant, between.quant, target.quant):
+        return False
+    g.update(op, inputs=[source], merged=[before, op])
+    return True
+
+
+@lru_cache(maxsize=1024)
+def _requantizes_alike(source: Quant, between: Quant, target: Quant) -> bool:
+    """Whether requantizing in one step is the same as in two, for every int8 value."""
+    b = Builder("requantize")
+    x = b.input("x", (256,), "int8", source)
+    quantize = Builtin.QUANTIZE  # not b.requantize, which would leave out a step that changes nothing
+    twice = b.op(quantize, [b.op(quantize, [x], x.shape, between)], x.shape, target)
+    once = b.op(quantize, [x], x.shape, target)
+    results = run_reference(b.graph([twice, once]), [np.arange(-128, 128, dtype=np.int8)])
+    return bool(np.array_equal(results[0], results[1]))
+
+
+def dedupe_constants(g: Rewriter, op: Op) -> bool:
+    """Constants with the same type, quantization and bytes become one."""
+    inputs = [t if t is None or t.data is None else _first_like(g, t) for t in op.inputs]
+    if all(new is old for new, old in zip(inputs, op.inputs, strict=True)):
+        return False
+    g.update(op, inputs=inputs)
+    return True
+
+
+def _first_like(g: Rewriter, t: Tensor) -> Tensor:
+    key = (t.dtype, t.shape, t.quant, t.array.tobytes())
+    return g.constants.setdefault(key, t)
+
+
+def merge_common_ops(g: Rewriter, op: Op) -> bool:
+    """Of ops that compute the same from the same, the first stays."""
+    computed = next((t for t in op.inputs if t is not None and not t.is_const), None)
+    if computed is None or op.kind is Builtin.CUSTOM or len(op.outputs) != 1:
+        return False
+    # The graph's order decides which is first: the readers of a tensor are in no order once rules have fired.
+    twins = [other for other in g.readers(computed) if other is not op and _computes_same(other, op)]
+    if not twins:
+        return False
+    order = {other: index for index, other in enumerate(g.ops)}
+    first = min(twins, key=order.__getitem__)
+    if order[first] > order[op] or not g.can_replace(op.output, first.output):
+        return False
+    g.update(first, merged=[first, op])
+    return g.bypass(op, first.output)
+
+
+def _computes_same(a: Op, b: Op) -> bool:
+    same_inputs = len(a.inputs) == len(b.inputs) and all(
+        s is t for s, t in zip(a.inputs, b.inputs, strict=True)
+    )
+    return same_inputs and a.kind is b.kind and a.options == b.options and len(a.outputs) == 1 and _alike(
+        a.output, b.output
+    )  # fmt: skip
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    return (a.shape, a.dtype, a.quant) == (b.shape, b.dtype, b.quant)
+
+
+def _bypass_if_alike(g: Rewriter, op: Op) -> bool:
+    return _alike(op.operand(0), op.output) and g.bypass(op, op.operand(0))

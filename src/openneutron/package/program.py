@@ -1,0 +1,241 @@
+"""What compiling a model yields: the program's bytes, and all that a summary or a report wants to know."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from executorch.exir.delegate import executorch_call_delegate
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+
+from openneutron.compiler.result import CompiledGraph
+from openneutron.converter.kernel_selection import SUFFIX, kernel_selection_code
+from openneutron.diagnostics import Reject, fail
+from openneutron.estimate.cpu import explain_cpu, node_macs
+from openneutron.estimate.timeline import BORDER_KINDS, NPU_KINDS, Event, program_timeline, total
+from openneutron.files import write_atomically
+from openneutron.litert.ir import Graph
+from openneutron.options import CompileOptions
+from openneutron.package.backend import NeutronPartitioner, Partition
+from openneutron.package.pte import ProgramInfo, parse_program
+from openneutron.partition.clusters import Rejected
+from openneutron.target import Target, find_target
+
+if TYPE_CHECKING:
+    from executorch.devtools.etrecord import ETRecord
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Outcome of comparing the program with the quantized model."""
+
+    worst: float | None = None  # the largest distance, as a part of what rounding explains
+    skipped: str = ""  # why it was not done
+
+    def __str__(self) -> str:
+        return f"skipped: {self.skipped}" if self.skipped else f"passed at {self.worst:.0%} of the bound"
+
+
+@dataclass(frozen=True)
+class CompiledProgram:
+    """A compiled model."""
+
+    pte: bytes = field(repr=False)
+    options: CompileOptions
+    partitions: tuple[Partition, ...] = field(repr=False)
+    rejected: tuple[Rejected, ...] = field(repr=False)
+    npu_nodes: tuple[str, ...]  # operators the NPU computes, by their names in the Edge program
+    macs_cpu: int
+    methods: dict[str, ExportedProgram] = field(repr=False)  # as Edge programs with calls of the delegates
+    info: ProgramInfo = field(repr=False)
+    delegated: bool = True  # whether it was to be delegated at all
+    etrecord: ETRecord | None = field(default=None, repr=False)  # if it was asked for
+    verification: Verification | None = None
+
+    @property
+    def edge(self) -> ExportedProgram:
+        """The first method, of most programs the only one."""
+        return next(iter(self.methods.values()))
+
+    @property
+    def target(self) -> Target:
+        """What it was compiled for."""
+        return find_target(self.options.config)
+
+    @property
+    def graphs(self) -> list[Graph]:
+        """The LiteRT graph of every partition."""
+        return [p.lowered.graph for p in self.partitions]
+
+    @property
+    def compiled(self) -> list[CompiledGraph]:
+        """What the open compiler made of every partition; the eiq converter tells nothing."""
+        return [p.converted.compiled for p in self.partitions if p.converted.compiled is not None]
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Activation memory of the delegates; they run one after the other and share it."""
+        return max((p.converted.scratch_bytes for p in self.partitions), default=0)
+
+    @property
+    def prefetch_bytes(self) -> int:
+        """SRAM for prefetched weights, shared likewise."""
+        return max((p.converted.prefetch_bytes for p in self.partitions), default=0)
+
+    @property
+    def weights_bytes(self) -> int:
+        """Weights of all delegates."""
+        return sum(len(p.converted.weights) for p in self.partitions)
+
+    @property
+    def planned_bytes(self) -> int:
+        """What ExecuTorch plans for the program's own tensors, its inputs and outputs among them."""
+        return max((m.planned_bytes for m in self.info.methods.values()), default=0)
+
+    @property
+    def fits(self) -> bool:
+        """Whether activations, the program's tensors and weights (unless left in flash) fit into the SRAM."""
+        weights = self.prefetch_bytes if self.options.fetch_constants_to_sram else self.weights_bytes
+        need = self.scratch_bytes + self.planned_bytes + weights
+        return need <= (self.options.sram_bytes or self.target.sram_bytes)
+
+    @property
+    def kernels(self) -> list[str]:
+        """The kernels the delegates need."""
+        found = {kernel for graph in self.compiled for kernel in graph.kernels}
+        return [kernel.name for kernel in sorted(found)]
+
+    @property
+    def kernel_selections(self) -> list[str]:
+        """The kernel-selection code of the program, if it was asked for: one file for all partitions.
+
+        What is in NXP's own files is not public, so those of the eiq converter stay one per partition.
+        """
+        codes = [p.converted.kernel_selection_code for p in self.partitions]
+        if len(self.compiled) == len(self.partitions) > 0 and None not in codes:
+            kernels = {kernel for graph in self.compiled for kernel in graph.kernels}
+            return [kernel_selection_code(kernels, self.partitions[0].converted.converter, self.target.name)]
+        return [code for code in codes if code is not None]
+
+    @cached_property
+    def timeline(self) -> tuple[Event, ...]:
+        """What the program does, step by step, with estimated cycles; empty for the eiq converter."""
+        return program_timeline(self.methods, self.target)
+
+    def cycles(self, *kinds: str) -> int:
+        """Estimated cycles of the steps of these kinds; of the whole program if none are given."""
+        if not kinds:
+            return total(self.timeline)
+        return sum(event.advance for event in self.timeline if event.kind in kinds)
+
+    def save(self, path: Path | str) -> Path:
+        """Write the .pte, and beside it the kernel selection; nothing half-written is ever seen."""
+        path = Path(path)
+        write_atomically(path, self.pte)
+        codes = self.kernel_selections
+        for number, code in enumerate(codes):
+            part = f"_{number}" if len(codes) > 1 else ""
+            write_atomically(path.with_name(f"{path.stem}{part}{SUFFIX}"), code.encode())
+        return path
+
+    def save_etrecord(self, path: Path | str) -> Path:
+        """Write the ETRecord, with which ExecuTorch's Inspector names the nodes behind every event."""
+        if self.etrecord is None:
+            fail("ON104", "etrecord", "the program was compiled without one",
+                 "Compile with etrecord=True or use_profiling=True; a LiteRT model has none.")  # fmt: skip
+        buffer = io.BytesIO()
+        self.etrecord.save(buffer)
+        write_atomically(Path(path), buffer.getvalue())
+        return Path(path)
+
+    def summary(self, path: Path | str | None = None) -> dict[str, Any]:
+        """The figures as plain data: what `openneutron compile --json` prints."""
+        return {
+            "program": None if path is None else str(path),
+            "target": self.options.config,
+            "converter": self.options.converter,
+            "partitions": len(self.partitions),
+            "npu_nodes": len(self.npu_nodes),
+            "cpu_nodes": [entry.as_dict() for entry in self.rejected],
+            "macs_npu": sum(graph.macs for graph in self.compiled),
+            "macs_cpu": self.macs_cpu,
+            "scratch_bytes": self.scratch_bytes,
+            "sram_prefetch_bytes": self.prefetch_bytes,
+            "weights_bytes": self.weights_bytes,
+            "planned_bytes": self.planned_bytes,
+            "program_bytes": len(self.pte),
+            "fits": self.fits,
+            "cycles_estimated": self.cycles(),
+            "cycles_npu": self.cycles(*NPU_KINDS),
+            "cycles_cpu": self.cycles("cpu"),
+            "cycles_borders": self.cycles(*BORDER_KINDS),
+            "kernels": self.kernels,
+            "cpu_kernels": sorted({entry.kernel for entry in self.rejected}),
+            "methods": list(self.methods),
+            "verified": None if self.verification is None else str(self.verification),
+        }
+
+
+def describe(
+    pte: bytes,
+    methods: dict[str, ExportedProgram],
+    partitioners: Mapping[str, NeutronPartitioner],
+    npu_nodes: tuple[str, ...] | None = None,
+    not_asked: Reject | None = None,
+    etrecord: ETRecord | None = None,
+) -> CompiledProgram:
+    """Collect what is known of a program whose methods the partitioners have divided, or with these nodes.
+
+    `not_asked` is the reason for everything on the CPU if nothing was to be delegated.
+    """
+    if npu_nodes is None:
+        clusters = (c for found in partitioners.values() for group in found.partitions for c in group)
+        npu_nodes = tuple(c.node.name for c in clusters)
+    modules = {name: program.graph_module for name, program in methods.items()}
+    on_cpu = [
+        entry
+        for name, module in modules.items()
+        for entry in explain_cpu(module, partitioners[name].rejected, not_asked)
+    ]
+    return CompiledProgram(
+        pte=pte,
+        options=next(iter(partitioners.values())).options,
+        partitions=tuple(_partition(lowered) for m in modules.values() for lowered in delegates(m)),
+        rejected=tuple(on_cpu),
+        npu_nodes=npu_nodes,
+        macs_cpu=sum(node_macs(entry.node) for entry in on_cpu),
+        methods=methods,
+        info=parse_program(pte, "program", sealed=True),
+        delegated=not_asked is None,
+        etrecord=etrecord,
+    )
+
+
+def by_method(value: Any) -> dict[str, Any]:
+    """One value per method; a value that is no dictionary belongs to the method `forward`."""
+    return dict(value) if isinstance(value, Mapping) else {"forward": value}
+
+
+def copy_graph(program: ExportedProgram) -> ExportedProgram:
+    """The same program with a graph of its own; weights and delegates are shared."""
+    module = GraphModule(program.graph_module, copy.deepcopy(program.graph))
+    return program._update(module, program.graph_signature)
+
+
+def delegates(module: GraphModule) -> list[LoweredBackendModule]:
+    """The delegates of a lowered program in the order in which they are called."""
+    calls = [n for n in module.graph.nodes if n.target is executorch_call_delegate]
+    return [getattr(module, n.args[0].target) for n in calls]
+
+
+def _partition(lowered: LoweredBackendModule) -> Partition:
+    found = lowered.meta["_delegate_info_meta"]
+    assert isinstance(found, Partition), f"{lowered.backend_id} is not ours"
+    return found

@@ -1,0 +1,188 @@
+"""A .pte as data: its methods, what they take and return, the operators and delegates they call."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from openneutron.diagnostics import fail
+from openneutron.package.payload import Payload, parse
+from openneutron.package.seal import check_seal
+from openneutron.partition.partitioner import BACKEND_ID
+
+# ExecuTorch's scalar types that NumPy has too.
+_DTYPES = {
+    "BYTE": "uint8",
+    "CHAR": "int8",
+    "SHORT": "int16",
+    "INT": "int32",
+    "LONG": "int64",
+    "HALF": "float16",
+    "FLOAT": "float32",
+    "DOUBLE": "float64",
+    "BOOL": "bool",
+    "UINT16": "uint16",
+}
+_FILE_IDENTIFIER = b"ET12"
+_HEADER = struct.Struct(
+    "<4sIQQQ"
+)  # magic "eh00", length, program size, segment base offset, segment data size
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor a method takes or returns; `dim_order` has its dimensions from outermost in memory inwards."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    dim_order: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class Delegate:
+    """One delegate call: the backend's name and its payload as it lies in the file."""
+
+    backend: str
+    raw: bytes = field(repr=False)
+
+    @property
+    def is_neutron(self) -> bool:
+        """Whether it is one of NeutronBackend's."""
+        return self.backend == BACKEND_ID
+
+    def payload(self, where: str = "payload") -> Payload:
+        """The payload, taken apart."""
+        return parse(self.raw, where)
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    """One method; an input or output that is no tensor (a number, say) is None."""
+
+    name: str
+    inputs: tuple[TensorSpec | None, ...]
+    outputs: tuple[TensorSpec | None, ...]
+    operators: tuple[str, ...]  # with overload, as ExecuTorch registers them: "aten::add.out"
+    delegates: tuple[Delegate, ...]
+    planned_bytes: int  # memory ExecuTorch plans for the method's tensors
+    delegate_calls: dict[int, int] = field(default_factory=dict)  # instruction -> index into `delegates`
+
+
+@dataclass(frozen=True)
+class ProgramInfo:
+    """What is in a .pte."""
+
+    methods: dict[str, MethodInfo]
+    bytes: int
+    sealed: bool
+
+    @property
+    def delegates(self) -> tuple[Delegate, ...]:
+        """The delegates of all methods."""
+        return tuple(d for method in self.methods.values() for d in method.delegates)
+
+    def payloads(self) -> list[Payload]:
+        """The payloads of NeutronBackend, taken apart."""
+        mine = [d for d in self.delegates if d.is_neutron]
+        return [d.payload(f"delegate {i}") for i, d in enumerate(mine)]
+
+
+def read_program(source: Path | str | bytes) -> tuple[bytes, str]:
+    """The bytes of a program and a name for messages; an unreadable file is a diagnostic."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        return bytes(source), "program"
+    path = Path(source)
+    try:
+        return path.read_bytes(), str(path)
+    except FileNotFoundError:
+        fail("ON510", str(path), "there is no such file", "Check the path.")
+    except OSError as error:
+        fail(
+            "ON510",
+            str(path),
+            f"cannot be read: {error.strerror}",
+            "Check that it is a file and may be read.",
+        )
+
+
+def check_program(data: bytes, where: str) -> bool:
+    """Whether a program is sealed; bytes that are no whole program are a diagnostic."""
+    if data[4:8] != _FILE_IDENTIFIER:
+        kind = "a LiteRT model" if data[4:8] == b"TFL3" else "not an ExecuTorch program"
+        hint = "openneutron run takes .tflite files too." if kind == "a LiteRT model" else "Give a .pte file."
+        fail("ON511", where, f"the file is {kind}" if data else "the file is empty", hint)
+    if data[8:12] == b"eh00" and len(data) >= 8 + _HEADER.size:
+        _, _, program_bytes, segments_at, segments_bytes = _HEADER.unpack_from(data, 8)
+        end = max(program_bytes, segments_at + segments_bytes)
+        if len(data) < end:
+            fail("ON512", where, f"truncated: {len(data):,} bytes of {end:,}", "Copy the file again.")
+    return check_seal(data, where)
+
+
+def inspect_program(source: Path | str | bytes) -> ProgramInfo:
+    """Read a .pte without running it."""
+    data, where = read_program(source)
+    sealed = check_program(data, where)
+    return parse_program(data, where, sealed)
+
+
+def parse_program(data: bytes, where: str, sealed: bool) -> ProgramInfo:
+    """The content of a program that `check_program` accepted."""
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    try:
+        program = deserialize_pte_binary(data).program
+        methods = {plan.name: _method(program, plan) for plan in program.execution_plan}
+    except Exception as error:  # a damaged flatbuffer fails in as many ways as it has bytes
+        fail(
+            "ON512",
+            where,
+            f"the program cannot be read ({type(error).__name__})",
+            "Copy or compile it again.",
+        )
+    return ProgramInfo(methods, len(data), sealed)
+
+
+# ExecuTorch has no types here that mypy could follow: its modules are imported late and skipped.
+def _method(program, plan) -> MethodInfo:  # type: ignore[no-untyped-def]
+    return MethodInfo(
+        name=plan.name,
+        inputs=tuple(read_tensor(plan.values[i]) for i in plan.inputs),
+        outputs=tuple(read_tensor(plan.values[i]) for i in plan.outputs),
+        operators=tuple(f"{op.name}.{op.overload}" if op.overload else op.name for op in plan.operators),
+        delegates=tuple(_delegates(program, plan)),
+        planned_bytes=sum(plan.non_const_buffer_sizes),
+        delegate_calls=_delegate_calls(plan),
+    )
+
+
+def _delegate_calls(plan) -> dict[int, int]:  # type: ignore[no-untyped-def]
+    instructions = [i.instr_args for chain in plan.chains[:1] for i in chain.instructions]
+    return {n: a.delegate_index for n, a in enumerate(instructions) if type(a).__name__ == "DelegateCall"}
+
+
+def read_tensor(value) -> TensorSpec | None:  # type: ignore[no-untyped-def]
+    """The tensor that a value of a program is; None if it is something else."""
+    tensor = value.val
+    if type(tensor).__name__ != "Tensor":
+        return None
+    dtype = _DTYPES.get(tensor.scalar_type.name, tensor.scalar_type.name.lower())
+    return TensorSpec(tuple(tensor.sizes), dtype, tuple(tensor.dim_order))
+
+
+def _delegates(program, plan) -> Iterator[Delegate]:  # type: ignore[no-untyped-def]
+    for delegate in plan.delegates:
+        # Reading the file has brought every delegate's segment back into this list.
+        yield Delegate(delegate.id, bytes(program.backend_delegate_data[delegate.processed.index].data))
+
+
+def numpy_dtype(spec: TensorSpec) -> np.dtype | None:
+    """The NumPy type of a tensor, or None if NumPy has none."""
+    return np.dtype(spec.dtype) if spec.dtype in _DTYPES.values() else None

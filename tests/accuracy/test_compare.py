@@ -1,0 +1,151 @@
+"""Per-layer errors: where one begins, where it is inherited, and that what is suggested does help."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from openneutron.accuracy.compare import compare_layers, try_suggestions
+from openneutron.accuracy.suggest import GOOD_DB, error_rows
+from openneutron.diagnostics import OpenNeutronError
+from openneutron.pipeline import quantize_model
+
+SHAPE = (1, 4, 8, 8)
+
+
+def samples(count: int, scale: float = 1.0, seed: int = 0) -> list[tuple[torch.Tensor, ...]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [(torch.randn(SHAPE, generator=generator) * scale,) for _ in range(count)]
+
+
+class TwoConvs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.second = nn.Conv2d(4, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.second(torch.relu(self.first(x))))
+
+
+class Spread(TwoConvs):
+    """One channel of the first layer has a large weight, the others many small ones that matter as much."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.no_grad():
+            self.first.weight.copy_(0.01 + 0.001 * torch.randn(self.first.weight.shape))
+            self.first.weight[0] = 0
+            self.first.weight[0, 0, 1, 1] = 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.abs())
+
+
+class Dead(TwoConvs):
+    """A huge weight for an input that is always zero: it takes the range, whatever the number of scales."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.no_grad():
+            self.first.weight[:, 0] = 60.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x * torch.tensor([0.0, 1, 1, 1])[:, None, None])
+
+
+def rows_of(module: nn.Module, data, calibration, **kwargs):
+    rows = compare_layers(module.eval(), data, calibration, **kwargs)
+    return rows, {row.layer: row for row in rows}
+
+
+@pytest.mark.slow
+def test_nothing_is_suggested_where_nothing_is_wrong():
+    rows, named = rows_of(TwoConvs(), samples(2, seed=9), samples(8))
+    assert {"relu", "relu_1"} <= named.keys()
+    assert all(row.sqnr_db > GOOD_DB and row.suggestion is None for row in rows)
+    for row in rows:
+        assert row.own_sqnr_db >= row.sqnr_db - 1  # what is inherited does not make it better
+        assert row.edge == {"relu": "aten_relu_default", "relu_1": "aten_relu_default_1"}[row.layer]
+    # A first layer inherits the rounding of the inputs only, the second all of the first.
+    assert named["relu_1"].own_sqnr_db > named["relu_1"].sqnr_db
+
+
+@pytest.mark.slow
+def test_channels_of_different_size():
+    data, calibration = samples(2, seed=9), samples(8)
+    rows, named = rows_of(Spread(), data, calibration)
+    assert [row.sqnr_db for row in rows] == sorted(row.sqnr_db for row in rows)
+    assert named["relu"].suggestion.kind == "per-channel" and named["relu"].sqnr_db < 25
+    spread = [row for row in rows if row.suggestion and row.suggestion.kind == "per-channel"]
+    assert spread and spread[0].channel_spread > 50
+    trials = dict(try_suggestions(Spread().eval(), data, calibration, rows, 1))
+    assert trials["--per-channel"] > trials["as it is"] + 3
+    mended = {r.layer: r for r in compare_layers(Spread().eval(), data, calibration, per_channel=True)}
+    for row in spread:  # what the trial promised is what per-channel weights give
+        tried, real = row.per_channel_sqnr_db, mended[row.layer].weight_sqnr_db
+        assert tried == pytest.approx(real, abs=0.5)
+
+
+@pytest.mark.slow
+def test_samples_outside_the_calibrated_range():
+    data, calibration = samples(2, scale=8.0, seed=9), samples(8, scale=0.5)
+    rows, _ = rows_of(TwoConvs(), data, calibration)
+    kinds = {row.layer: row.suggestion.kind for row in rows if row.suggestion}
+    assert "calibration" in kinds.values()
+    row = next(r for r in rows if r.suggestion and r.suggestion.kind == "calibration")
+    assert row.clipped > 0.01 and row.reached[1] > row.range[1] and "clipped" in row.suggestion.text
+    trials = try_suggestions(TwoConvs().eval(), data, calibration, rows, 1)
+    assert [name for name, _ in trials][1].startswith("these samples")
+    assert trials[1][1] > trials[0][1] + 3
+
+
+@pytest.mark.slow
+def test_a_layer_that_only_float_mends_and_what_inherits_its_error():
+    data, calibration = samples(2, seed=9), samples(8)
+    rows, named = rows_of(Dead(), data, calibration)
+    first, second = named["relu"], named["relu_1"]
+    assert first.suggestion.kind == "float" and "--keep-float relu" in first.suggestion.text
+    assert second.suggestion.kind == "inherited" and "mend relu (" in second.suggestion.text
+    assert second.own_sqnr_db > GOOD_DB
+    trials = dict(try_suggestions(Dead().eval(), data, calibration, rows, 1))
+    assert trials["--keep-float relu"] > trials["as it is"] + 6
+    kept = compare_layers(Dead().eval(), data, calibration, keep_float=["relu"])
+    (relu,) = [row for row in kept if row.layer == "relu"]  # still rounded, where the next layer reads it
+    assert relu.simulator_lsb is None and relu.own_sqnr_db > first.own_sqnr_db + 10
+
+    errors = error_rows(rows)
+    assert [row["name"] for row in errors] == [row.layer for row in rows]
+    (relu,) = [row for row in errors if row["name"] == "relu"]
+    assert relu["node"] == "aten_relu_default" and relu["sqnr_db"] == first.sqnr_db
+    assert relu["suggestion"] == first.suggestion.text
+    assert all(math.isfinite(row["max_abs"]) and -1 <= row["cosine"] <= 1.0001 for row in errors)
+
+
+class Chain(nn.Module):
+    """More layers than are compared at once, and names that earlier graphs use for other nodes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = nn.functional.layer_norm(x, (8,))
+        for step in range(5):
+            y = torch.sigmoid(y) + y * (0.01 * step)
+        return y.mean((2, 3))
+
+
+@pytest.mark.slow
+def test_many_layers_are_told_apart(monkeypatch):
+    monkeypatch.setattr("openneutron.accuracy.compare._MOST_LAYERS", 4)
+    rows, _ = rows_of(Chain(), samples(1, seed=9), samples(2))
+    assert len(rows) > 15 and all(row.simulator_lsb is not None for row in rows)
+    # Values of another layer would be far off, or of another shape.
+    assert max(row.simulator_lsb for row in rows) <= 8
+    edges = [row.edge for row in rows]
+    assert None not in edges and len(set(edges)) == len(edges)
+
+
+def test_a_layer_that_is_not_there():
+    with pytest.raises(OpenNeutronError, match=r"ON104.*no layer 'rleu'.*\n.*Did you mean 'relu'"):
+        quantize_model(TwoConvs().eval(), samples(1), keep_float=["rleu"])
