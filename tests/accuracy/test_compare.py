@@ -136,6 +136,21 @@ class Chain(nn.Module):
 
 
 @pytest.mark.slow
+class Resized(nn.Module):
+    """Both resizings share their operand's parameters; one of them computes new values."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        near = nn.functional.interpolate(x * 1.5, scale_factor=2.0, mode="nearest")
+        return nn.functional.interpolate(near, scale_factor=2.0, mode="bilinear")
+
+
+def test_a_layer_that_interpolates_has_an_error_of_its_own():
+    found, _ = rows_of(Resized(), samples(2), samples(4, seed=1))
+    rows = {row.op.split(".")[1]: row for row in found}
+    assert math.isinf(rows["upsample_nearest2d"].own_sqnr_db)
+    assert math.isfinite(rows["upsample_bilinear2d"].own_sqnr_db)
+
+
 def test_many_layers_are_told_apart(monkeypatch):
     monkeypatch.setattr("openneutron.accuracy.compare._MOST_LAYERS", 4)
     rows, _ = rows_of(Chain(), samples(1, seed=9), samples(2))

@@ -6,13 +6,14 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from ai_edge_litert import schema_py_generated as schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.litert.build import Builder
-from openneutron.litert.file import read, write
-from openneutron.litert.ir import Builtin, Graph, Quant, Tensor
+from openneutron.litert.file import options_name, read, write
+from openneutron.litert.ir import Builtin, Graph, Quant, Tensor, Trait, kinds
 from openneutron.litert.reference import run_reference
 from tests.litert_graphs import Naive, Q, graphs, inputs_for
 
@@ -117,3 +118,13 @@ def test_damaged_files_give_a_diagnostic_or_a_legal_graph(data: st.DataObject) -
     keep = data.draw(st.integers(8, len(raw)))
     with suppress(OpenNeutronError):
         read(bytes(raw[:keep])).verify()
+
+
+def test_operators_have_the_numbers_of_the_schema() -> None:
+    numbers = {n: v for n, v in vars(schema.BuiltinOperator).items() if not n.startswith("_")}
+    assert {kind.name: int(kind) for kind in Builtin}.items() <= numbers.items()
+
+
+def test_only_operators_with_the_option_are_said_to_take_an_activation() -> None:
+    for kind in kinds(Trait.CLAMPS):
+        assert hasattr(getattr(schema, f"{options_name(kind)}T")(), "fusedActivationFunction"), kind.name

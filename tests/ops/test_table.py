@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from openneutron.ops import TABLE, find
-from openneutron.ops.spec import FixedOutput, Shared
+from openneutron.ops.spec import FixedOutput, OpSpec, Shared
 
 # Edge operators NXP publishes for i.MX RT700 (facts of the incumbent's own table).
 EDGE = [
@@ -104,6 +106,28 @@ def test_an_operator_that_only_moves_data_keeps_its_parameters() -> None:
         spec = find(f"aten.{name}.default")
         assert spec is not None
         assert isinstance(spec.quantize, Shared)
+
+
+SHARED = [spec for spec in TABLE if isinstance(spec.quantize, Shared)]
+
+
+@pytest.mark.parametrize("spec", SHARED, ids=lambda spec: spec.name)
+def test_what_is_said_to_round_nothing_makes_no_new_values(spec: OpSpec) -> None:
+    """Even numbers in: only an operator that computes makes others of them. The cases pad with 0 and 0.5."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    made: set[float] = set()
+    for case in spec.cases:
+        function = case.make(torch)
+        if isinstance(function, torch.nn.Module):
+            function.eval()
+        inputs = [2.0 * torch.randint(-9, 10, shape, generator=generator) for shape in case.shapes]
+        result = function(*inputs)
+        results = result if isinstance(result, tuple | list) else [result]
+        given = {0.0, 0.5}.union(*(x.unique().tolist() for x in inputs))
+        made |= {v for r in results if r.is_floating_point() for v in r.unique().tolist()} - given
+    assert spec.keeps_values == (not made), f"{spec.name} makes {sorted(made)[:5]}"
 
 
 def test_constraints_are_sentences() -> None:

@@ -33,7 +33,6 @@ from openneutron.compiler.compile import compile_graph
 from openneutron.estimate.cpu import cpu_nodes
 from openneutron.fx import op_name
 from openneutron.litert.ir import Graph, Tensor
-from openneutron.ops.spec import Shared
 from openneutron.options import CompileOptions
 from openneutron.package.backend import Partition
 from openneutron.package.program import CompiledProgram, delegates
@@ -84,17 +83,11 @@ def compare_layers(
     edges, sources = edge_names(program, quantized), _sources(quantized, found)
     for evidence in found.values():
         evidence.edge = edges.get(evidence.layer)
-        evidence.moves = _only_moves(evidence.op) and len(sources[evidence.layer]) == 1
+        spec = ops.find(evidence.op)
+        evidence.moves = spec is not None and spec.keeps_values and len(sources[evidence.layer]) == 1
         evidence.channel_spread = None if trial is None else trial.spread(evidence.layer)
     ordered = [n.name for n in quantized.graph.nodes if n.name in found]
     return suggest([found[name].error() for name in ordered], sources)
-
-
-def _only_moves(op: str) -> bool:
-    """Whether an operator rounds nothing: every value of its result is one of its input's."""
-    spec = ops.find(op)
-    averages = any(word in op for word in ("avg_pool", "mean", "sum"))
-    return spec is not None and isinstance(spec.quantize, Shared) and not averages
 
 
 def quantize_both(

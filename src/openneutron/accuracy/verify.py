@@ -25,7 +25,6 @@ from torch.utils import _pytree as pytree
 from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.fx import op_name
 from openneutron.ops import find
-from openneutron.ops.spec import Shared
 from openneutron.package.program import CompiledProgram, Verification
 from openneutron.package.pte import TensorSpec, numpy_dtype
 from openneutron.partition.constants import DEQUANTIZE_TENSOR, QUANTIZE_TENSOR
@@ -34,7 +33,6 @@ from openneutron.run.program import LoadedProgram, load_program
 FACTOR = 2.0
 _RUNS = 16  # disturbed runs at most; one is enough for a program that is right, nearly always
 _FLOAT = 1e-5  # of the largest value
-_ROUNDING = ("avg_pool", "bilinear")  # operators that share parameters and yet round
 
 Arrays = list[np.ndarray]
 
@@ -161,21 +159,16 @@ class _Disturbed(Interpreter):
 
     def run_node(self, n: Node) -> Any:
         value = super().run_node(n)
-        if op_name(n) != QUANTIZE_TENSOR or _only_moves(n.all_input_nodes[0]):
+        if op_name(n) != QUANTIZE_TENSOR or _keeps_values(n.all_input_nodes[0]):
             return value
         low, high = int(n.args[3]), int(n.args[4])  # type: ignore[arg-type]
         step = torch.randint(-1, 2, value.shape, generator=self._generator)
         return (value.to(torch.int32) + step).clamp(low, high).to(value.dtype)
 
 
-def _only_moves(node: Node) -> bool:
-    """Whether an operator only moves quantized values: nothing is rounded there."""
+def _keeps_values(node: Node) -> bool:
     spec = find(op_name(node))
-    return (
-        spec is not None
-        and isinstance(spec.quantize, Shared)
-        and not any(word in op_name(node) for word in _ROUNDING)
-    )
+    return spec is not None and spec.keeps_values
 
 
 # --------------------------------------------------------------------------------------------------

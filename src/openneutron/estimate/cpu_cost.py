@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from openneutron.fx import bind_args, op_name, tensor_of
+from openneutron.ops import TABLE
 from openneutron.target import Target
 
 Shape = Sequence[int]
@@ -27,13 +28,11 @@ _PRODUCTS = frozenset({"mm", "bmm", "matmul", "linear", "addmm", "baddbmm", "qua
                        "quantized_batch_matmul"})  # fmt: skip
 # ExecuTorch turns them into a second name for the same memory.
 _VIEWS = frozenset({"view_copy", "view", "et_view", "alias", "getitem"})
-_MOVES = frozenset({
-    "permute_copy", "transpose_copy", "transpose", "slice_copy", "slice_scatter", "cat", "stack", "clone",
-    "_clone_dim_order", "_to_dim_order_copy", "_to_copy", "expand_copy", "select_copy", "split_copy",
-    "split_with_sizes_copy", "unbind_copy", "squeeze_copy", "unsqueeze_copy", "constant_pad_nd", "pad",
-    "repeat", "full", "full_like", "index", "index_select", "gather", "embedding", "flip", "roll",
-    "pixel_shuffle", "pixel_unshuffle", "copy", "as_strided_copy", "arange", "detach_copy",
-})  # fmt: skip
+# Beside the operator table's, those that only ExecuTorch's portable kernels know.
+_MOVES = frozenset(name.split(".")[1] for spec in TABLE for name in spec.names if spec.moves_values) | {
+    "arange", "as_strided_copy", "copy", "embedding", "flip", "full", "full_like", "gather", "index",
+    "index_select", "roll", "slice_scatter", "split_copy", "split_with_sizes_copy", "stack", "unbind_copy",
+}  # fmt: skip
 _FUNCTIONS = frozenset({
     "exp", "expm1", "log", "log1p", "log2", "log10", "tanh", "sigmoid", "sin", "cos", "tan", "atan", "atan2",
     "asin", "acos", "sinh", "cosh", "sqrt", "rsqrt", "pow", "erf", "gelu", "elu", "_softmax", "_log_softmax",

@@ -10,7 +10,7 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from openneutron.diagnostics import OpenNeutronError, fail
-from openneutron.litert.ir import Builtin, Graph, Op, Quant, Tensor
+from openneutron.litert.ir import Builtin, Graph, Op, Quant, Tensor, Trait, kinds
 
 _FILE_ID = b"TFL3"
 _TYPE_CODE = {
@@ -23,22 +23,17 @@ _TYPE_NAME = {code: name for name, code in _TYPE_CODE.items()}
 # Builtins whose options table does not follow from the operator's name.
 _OPTIONS_NAME = {
     Builtin.AVERAGE_POOL_2D: "Pool2DOptions", Builtin.MAX_POOL_2D: "Pool2DOptions",
-    Builtin.MEAN: "ReducerOptions", Builtin.SUM: "ReducerOptions",
-    Builtin.REDUCE_MAX: "ReducerOptions", Builtin.REDUCE_MIN: "ReducerOptions",
+    **dict.fromkeys(kinds(Trait.REDUCES), "ReducerOptions"),
     Builtin.CONV_2D: "Conv2DOptions", Builtin.DEPTHWISE_CONV_2D: "DepthwiseConv2DOptions",
     Builtin.MAXIMUM: "MaximumMinimumOptions", Builtin.MINIMUM: "MaximumMinimumOptions",
     Builtin.L2_NORMALIZATION: "L2NormOptions", Builtin.BATCH_MATMUL: "BatchMatMulOptions",
 }  # fmt: skip
-_NO_OPTIONS = {"RELU", "RELU_N1_TO_1", "RELU6", "LOGISTIC", "TANH", "LOG", "PRELU", "ELU", "SQRT", "RSQRT",
-          "SIN", "RELU_0_TO_1", "CUSTOM"}  # fmt: skip
 
 
 def options_name(kind: Builtin) -> str | None:
     """The schema's options table for an operator, or None when it has none."""
     if kind in _OPTIONS_NAME:
         return _OPTIONS_NAME[kind]
-    if kind.name in _NO_OPTIONS:
-        return None
     name = "".join(part.capitalize() for part in kind.name.split("_")) + "Options"
     name = {"Padv2Options": "PadV2Options", "SpaceToBatchNdOptions": "SpaceToBatchNDOptions",
             "BatchToSpaceNdOptions": "BatchToSpaceNDOptions"}.get(name, name)  # fmt: skip

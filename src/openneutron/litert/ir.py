@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Flag, IntEnum, auto
 from typing import Any
 
 import numpy as np
@@ -18,81 +18,116 @@ import numpy as np
 from openneutron.diagnostics import fail
 
 
-class Builtin(IntEnum):
-    """LiteRT builtin operators this project reads or writes (values of the LiteRT schema)."""
+class Trait(Flag):
+    """What an operator is, whoever asks: every list of operators in this project is made from these."""
 
-    ADD = 0
-    AVERAGE_POOL_2D = 1
+    UNARY = auto()  # a function of each element of its operand alone
+    BINARY = auto()  # a function of the elements of two operands, which broadcast
+    ROWWISE = auto()  # a function of each run of the last axis; the shape stays
+    REDUCES = auto()  # takes elements together, along the axes that its second operand names
+    KEEPS_QUANT = auto()  # every value that comes out went in: the (first) operand's quantization stays
+    RENAMES = auto()  # the same elements in the same order, under another shape
+    PADS = auto()  # puts elements around its operand
+    PER_DIMENSION = auto()  # its parameters are one number, or one row, per dimension
+    SPATIAL = auto()  # LiteRT defines it on channels-last maps only
+    CLAMPS = auto()  # a fused activation may be its last step
+
+
+_NONE = Trait(0)
+
+
+class Builtin(IntEnum):
+    """LiteRT operators this project reads or writes: their numbers in LiteRT's schema, and their traits."""
+
+    traits: Trait
+
+    def __new__(cls, value: int, traits: Trait = _NONE) -> Builtin:
+        member = int.__new__(cls, value)
+        member._value_ = value
+        member.traits = traits
+        return member
+
+    def has(self, trait: Trait) -> bool:
+        """Whether the operator has (one of) these traits."""
+        return bool(self.traits & trait)
+
+    ADD = 0, Trait.BINARY | Trait.CLAMPS
+    AVERAGE_POOL_2D = 1, Trait.SPATIAL | Trait.CLAMPS
     CONCATENATION = 2
-    CONV_2D = 3
-    DEPTHWISE_CONV_2D = 4
-    DEPTH_TO_SPACE = 5
-    DEQUANTIZE = 6
-    FULLY_CONNECTED = 9
-    L2_NORMALIZATION = 11
-    LOGISTIC = 14
-    MAX_POOL_2D = 17
-    MUL = 18
-    RELU = 19
-    RELU_N1_TO_1 = 20
-    RELU6 = 21
-    RESHAPE = 22
-    RESIZE_BILINEAR = 23
-    SOFTMAX = 25
-    SPACE_TO_DEPTH = 26
-    TANH = 28
+    CONV_2D = 3, Trait.SPATIAL | Trait.CLAMPS
+    DEPTHWISE_CONV_2D = 4, Trait.SPATIAL | Trait.CLAMPS
+    DEPTH_TO_SPACE = 5, Trait.SPATIAL | Trait.KEEPS_QUANT
+    DEQUANTIZE = 6, Trait.UNARY
+    FULLY_CONNECTED = 9, Trait.CLAMPS
+    L2_NORMALIZATION = 11, Trait.ROWWISE
+    LOGISTIC = 14, Trait.UNARY
+    MAX_POOL_2D = 17, Trait.SPATIAL | Trait.KEEPS_QUANT | Trait.CLAMPS
+    MUL = 18, Trait.BINARY | Trait.CLAMPS
+    RELU = 19, Trait.UNARY
+    RELU_N1_TO_1 = 20, Trait.UNARY
+    RELU6 = 21, Trait.UNARY
+    RESHAPE = 22, Trait.RENAMES | Trait.KEEPS_QUANT
+    RESIZE_BILINEAR = 23, Trait.SPATIAL
+    SOFTMAX = 25, Trait.ROWWISE
+    SPACE_TO_DEPTH = 26, Trait.SPATIAL | Trait.KEEPS_QUANT
+    TANH = 28, Trait.UNARY
     CUSTOM = 32
-    PAD = 34
-    GATHER = 36
-    BATCH_TO_SPACE_ND = 37
-    SPACE_TO_BATCH_ND = 38
-    TRANSPOSE = 39
-    MEAN = 40
-    SUB = 41
-    DIV = 42
-    SQUEEZE = 43
-    STRIDED_SLICE = 45
-    EXP = 47
-    SPLIT = 49
-    LOG_SOFTMAX = 50
-    CAST = 53
-    PRELU = 54
-    MAXIMUM = 55
+    PAD = 34, Trait.PADS | Trait.PER_DIMENSION | Trait.KEEPS_QUANT
+    GATHER = 36, Trait.KEEPS_QUANT
+    BATCH_TO_SPACE_ND = 37, Trait.SPATIAL
+    SPACE_TO_BATCH_ND = 38, Trait.SPATIAL
+    TRANSPOSE = 39, Trait.KEEPS_QUANT
+    MEAN = 40, Trait.REDUCES
+    SUB = 41, Trait.BINARY | Trait.CLAMPS
+    DIV = 42, Trait.BINARY
+    SQUEEZE = 43, Trait.RENAMES | Trait.KEEPS_QUANT
+    STRIDED_SLICE = 45, Trait.PER_DIMENSION | Trait.KEEPS_QUANT
+    EXP = 47, Trait.UNARY
+    SPLIT = 49, Trait.KEEPS_QUANT
+    LOG_SOFTMAX = 50, Trait.ROWWISE
+    CAST = 53, Trait.UNARY
+    PRELU = 54, Trait.BINARY
+    MAXIMUM = 55, Trait.BINARY
     ARG_MAX = 56
-    MINIMUM = 57
-    NEG = 59
-    PADV2 = 60
-    SLICE = 65
-    SIN = 66
-    TRANSPOSE_CONV = 67
-    TILE = 69
-    EXPAND_DIMS = 70
-    LOG = 73
-    SUM = 74
-    SQRT = 75
-    RSQRT = 76
+    MINIMUM = 57, Trait.BINARY
+    NEG = 59, Trait.UNARY
+    PADV2 = 60, Trait.PADS | Trait.PER_DIMENSION
+    SLICE = 65, Trait.PER_DIMENSION | Trait.KEEPS_QUANT
+    SIN = 66, Trait.UNARY
+    TRANSPOSE_CONV = 67, Trait.SPATIAL
+    TILE = 69, Trait.PER_DIMENSION | Trait.KEEPS_QUANT
+    EXPAND_DIMS = 70, Trait.RENAMES | Trait.KEEPS_QUANT
+    LOG = 73, Trait.UNARY
+    SUM = 74, Trait.REDUCES
+    SQRT = 75, Trait.UNARY
+    RSQRT = 76, Trait.UNARY
     SHAPE = 77
-    POW = 78
-    REDUCE_MAX = 82
-    PACK = 83
-    UNPACK = 88
-    REDUCE_MIN = 89
-    SQUARE = 92
-    RESIZE_NEAREST_NEIGHBOR = 97
-    LEAKY_RELU = 98
-    SQUARED_DIFFERENCE = 99
-    MIRROR_PAD = 100
-    ABS = 101
-    SPLIT_V = 102
-    COS = 108
-    ELU = 111
-    QUANTIZE = 114
-    HARD_SWISH = 117
+    POW = 78, Trait.BINARY
+    REDUCE_MAX = 82, Trait.REDUCES
+    PACK = 83, Trait.KEEPS_QUANT
+    UNPACK = 88, Trait.KEEPS_QUANT
+    REDUCE_MIN = 89, Trait.REDUCES
+    SQUARE = 92, Trait.UNARY
+    RESIZE_NEAREST_NEIGHBOR = 97, Trait.SPATIAL | Trait.KEEPS_QUANT
+    LEAKY_RELU = 98, Trait.UNARY
+    SQUARED_DIFFERENCE = 99, Trait.BINARY
+    MIRROR_PAD = 100, Trait.PADS | Trait.PER_DIMENSION | Trait.KEEPS_QUANT
+    ABS = 101, Trait.UNARY
+    SPLIT_V = 102, Trait.KEEPS_QUANT
+    COS = 108, Trait.UNARY
+    ELU = 111, Trait.UNARY
+    QUANTIZE = 114, Trait.UNARY
+    HARD_SWISH = 117, Trait.UNARY
     BATCH_MATMUL = 126
-    BROADCAST_TO = 130
-    GELU = 150
-    RELU_0_TO_1 = 152
-    SIGN = 158
+    BROADCAST_TO = 130, Trait.PER_DIMENSION | Trait.KEEPS_QUANT
+    GELU = 150, Trait.UNARY
+    RELU_0_TO_1 = 152, Trait.UNARY
+    SIGN = 158, Trait.UNARY
+
+
+def kinds(trait: Trait) -> frozenset[Builtin]:
+    """Every operator with one of these traits."""
+    return frozenset(kind for kind in Builtin if kind.has(trait))
 
 
 class Padding(IntEnum):
@@ -314,18 +349,8 @@ def _tensor_problems(t: Tensor) -> Iterator[str]:
         yield f"{t.name} has {len(q.scale)} scales for axis {q.axis} of {t.shape}"
 
 
-# Ops whose output must have exactly the quantization of their (first) activation input: they move values.
-MOVES_DATA = frozenset({
-    Builtin.RESHAPE, Builtin.SQUEEZE, Builtin.EXPAND_DIMS, Builtin.TRANSPOSE, Builtin.SLICE,
-    Builtin.STRIDED_SLICE,
-    Builtin.PAD, Builtin.MIRROR_PAD, Builtin.MAX_POOL_2D, Builtin.DEPTH_TO_SPACE, Builtin.SPACE_TO_DEPTH,
-    Builtin.RESIZE_NEAREST_NEIGHBOR, Builtin.TILE, Builtin.BROADCAST_TO, Builtin.GATHER, Builtin.PACK,
-    Builtin.UNPACK, Builtin.SPLIT, Builtin.SPLIT_V,
-})  # fmt: skip
-
-
 def _op_problems(op: Op) -> Iterator[str]:
-    if op.kind in MOVES_DATA and op.inputs and op.kind is not Builtin.SPLIT:
+    if op.kind.has(Trait.KEEPS_QUANT) and op.inputs and op.kind is not Builtin.SPLIT:
         source = op.operand(0)
         for t in op.outputs:
             if t.dtype != source.dtype or t.quant != source.quant:

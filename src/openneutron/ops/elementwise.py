@@ -9,7 +9,18 @@ import numpy as np
 from openneutron.diagnostics import fail
 from openneutron.litert.ir import Builtin, Quant, Tensor
 from openneutron.ops.common import fused, on_ranks, quant_of
-from openneutron.ops.spec import Call, Case, Constraint, Lower, Lowering, Observed, OpSpec, Shared, Value
+from openneutron.ops.spec import (
+    Call,
+    Case,
+    Constraint,
+    Lower,
+    Lowering,
+    Observed,
+    OpSpec,
+    Shared,
+    Value,
+    Values,
+)
 
 
 def binary(kind: Builtin) -> Lower:
@@ -137,7 +148,7 @@ def _extremum(name: str, kind: Builtin) -> OpSpec:
 
     return OpSpec(
         (f"aten.{name}.default",),
-        Shared(),
+        Shared(Values.CHOSEN),
         _lower_extremum(kind),
         cases=on_ranks(1, 5, make, inputs=2, tolerance=0)
         + (Case("broadcast", make, ((2, 3, 4, 5), (1, 3, 1, 1)), channels_last=True, tolerance=0),),

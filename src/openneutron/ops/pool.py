@@ -11,7 +11,7 @@ from openneutron.litert.build import Builder
 from openneutron.litert.ir import Activation, Builtin, Padding, Tensor
 from openneutron.ops.common import as_layer, at_most, published, quant_of
 from openneutron.ops.conv import padding_mode, rows_after, spatial
-from openneutron.ops.spec import Call, Case, Constraint, Lowering, OpSpec, Shared
+from openneutron.ops.spec import Call, Case, Constraint, Lowering, OpSpec, Shared, Values
 
 
 def _dims(call: Call) -> int:
@@ -217,7 +217,7 @@ def _pool_cases(layer: str, size: tuple[int, ...], **kwargs: Any) -> tuple[Case,
 
 AVG_POOL = OpSpec(
     ("aten.avg_pool2d.default", "aten.avg_pool1d.default"),
-    Shared(),
+    Shared(Values.ROUNDED),
     _lower_avg_pool,
     _AVG_REQUIRES,
     _pool_cases("AvgPool2d", (7, 8))
@@ -277,7 +277,7 @@ ADAPTIVE_AVG_POOL = OpSpec(
         "aten.adaptive_avg_pool2d.default",
         "aten.adaptive_avg_pool1d.default",
     ),
-    Shared(),
+    Shared(Values.ROUNDED),
     _lower_adaptive,
     (
         Constraint(
@@ -302,7 +302,7 @@ ADAPTIVE_AVG_POOL = OpSpec(
 
 MAX_POOL = OpSpec(
     ("aten.max_pool2d.default", "aten.max_pool2d_with_indices.default", "aten.max_pool1d.default"),
-    Shared(),
+    Shared(Values.CHOSEN),
     _lower_max_pool,
     (
         Constraint(

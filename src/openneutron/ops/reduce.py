@@ -9,7 +9,7 @@ import numpy as np
 
 from openneutron.litert.ir import Activation, Builtin, Quant, Tensor
 from openneutron.ops.common import dims_of, normalize, published, quant_of
-from openneutron.ops.spec import Call, Case, FixedOutput, Lower, Lowering, Observed, OpSpec, Shared
+from openneutron.ops.spec import Call, Case, FixedOutput, Lower, Lowering, Observed, OpSpec, Shared, Values
 
 
 def _reduce(at: Lowering, call: Call, kind: Builtin, quant: Quant) -> Tensor:
@@ -94,10 +94,16 @@ SUM = OpSpec(
     note="computed as n * mean",
 )
 AMAX = OpSpec(
-    ("aten.amax.default",), Shared(), _extremum(Builtin.REDUCE_MAX), cases=_cases("amax", tolerance=0)
+    ("aten.amax.default",),
+    Shared(Values.CHOSEN),
+    _extremum(Builtin.REDUCE_MAX),
+    cases=_cases("amax", tolerance=0),
 )
 AMIN = OpSpec(
-    ("aten.amin.default",), Shared(), _extremum(Builtin.REDUCE_MIN), cases=_cases("amin", tolerance=0)
+    ("aten.amin.default",),
+    Shared(Values.CHOSEN),
+    _extremum(Builtin.REDUCE_MIN),
+    cases=_cases("amin", tolerance=0),
 )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from openneutron.litert.ir import Builtin, Tensor
 from openneutron.ops.common import published, quant_of
-from openneutron.ops.spec import Call, Case, Lower, Lowering, OpSpec, Shared
+from openneutron.ops.spec import Call, Case, Lower, Lowering, OpSpec, Shared, Values
 
 
 def _resize(kind: Builtin, bilinear: bool) -> Lower:
@@ -43,7 +43,7 @@ def _upsample(mode: str, size: Any = None, **kwargs: Any) -> Any:
 _SHAPE = ((2, 3, 4, 5),)
 NEAREST = OpSpec(
     ("aten.upsample_nearest2d.vec", "aten.upsample_nearest2d.default"),
-    Shared(),
+    Shared(Values.CHOSEN),
     _resize(Builtin.RESIZE_NEAREST_NEIGHBOR, False),
     _limit(Case("x3", _upsample("nearest", scale_factor=3), _SHAPE)),
     tuple(Case(f"x{f}", _upsample("nearest", scale_factor=f), _SHAPE, True, tolerance=0) for f in (2, 4, 8))
@@ -51,7 +51,7 @@ NEAREST = OpSpec(
 )
 BILINEAR = OpSpec(
     ("aten.upsample_bilinear2d.vec", "aten.upsample_bilinear2d.default"),
-    Shared(),
+    Shared(Values.ROUNDED),
     _resize(Builtin.RESIZE_BILINEAR, True),
     _limit(Case("x3", _upsample("bilinear", scale_factor=3), _SHAPE)),
     tuple(

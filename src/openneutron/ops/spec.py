@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -108,9 +109,19 @@ class Observed:
     inputs: tuple[str, ...] = ()  # the arguments that are quantized; none named: every tensor
 
 
+class Values(Enum):
+    """What an operator that shares parameters does with the values it is given."""
+
+    MOVED = "moved"
+    CHOSEN = "chosen"  # by comparing them, or by their places
+    ROUNDED = "rounded"  # it makes new ones, averages for one
+
+
 @dataclass(frozen=True)
 class Shared:
-    """The operator moves or selects values: inputs and output share one set of parameters."""
+    """Inputs and output share one set of parameters: the operator moves, chooses or averages values."""
+
+    values: Values = Values.MOVED
 
 
 @dataclass(frozen=True)
@@ -227,6 +238,16 @@ class OpSpec:
     def name(self) -> str:
         """The operator's principal name."""
         return self.names[0]
+
+    @property
+    def keeps_values(self) -> bool:
+        """Whether nothing is rounded: every value of its result is one of its inputs'."""
+        return isinstance(self.quantize, Shared) and self.quantize.values is not Values.ROUNDED
+
+    @property
+    def moves_values(self) -> bool:
+        """Whether it only puts its inputs' values elsewhere."""
+        return isinstance(self.quantize, Shared) and self.quantize.values is Values.MOVED
 
     def check(self, call: Call, converter: str = OPEN) -> Reject | None:
         """Why this call cannot be delegated with this converter, or None."""

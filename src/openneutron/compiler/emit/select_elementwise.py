@@ -24,7 +24,7 @@ from openneutron.compiler.emit.selection import (
 from openneutron.compiler.graph.tables import Region, is_byte, table_of
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.format import Broadcast, KernelCall, Table
-from openneutron.litert.ir import Builtin, Op
+from openneutron.litert.ir import Builtin, Op, Trait, kinds
 
 
 def _binary_problem(op: Op) -> str:
@@ -193,15 +193,8 @@ def _softmax(op: Op, ctx: Context) -> list[KernelCall]:
     ]  # fmt: skip
 
 
-_TABLES = (
-    Builtin.ABS, Builtin.COS, Builtin.ELU, Builtin.EXP, Builtin.GELU, Builtin.HARD_SWISH, Builtin.LEAKY_RELU,
-    Builtin.LOG, Builtin.LOGISTIC, Builtin.NEG, Builtin.RELU, Builtin.RELU6, Builtin.RELU_0_TO_1,
-    Builtin.RELU_N1_TO_1, Builtin.RSQRT, Builtin.SIGN, Builtin.SIN, Builtin.SQRT, Builtin.SQUARE,
-    Builtin.TANH,
-)  # fmt: skip
-
 RULES: dict[Builtin, Rule] = {
-    **{kind: Rule(_unary, _unary_problem) for kind in _TABLES},
+    **{kind: Rule(_unary, _unary_problem) for kind in kinds(Trait.UNARY)},
     Builtin.ADD: Rule(_add, _binary_problem),
     Builtin.SUB: Rule(_add, _binary_problem),
     Builtin.MUL: Rule(_mul, _binary_problem),

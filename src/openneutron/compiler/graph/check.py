@@ -13,7 +13,7 @@ import numpy as np
 
 from openneutron.compiler.graph.shapes import concat_axis, resolve_strided_slice
 from openneutron.diagnostics import fail
-from openneutron.litert.ir import Activation, Builtin, Graph, Op, Padding, Tensor
+from openneutron.litert.ir import Activation, Builtin, Graph, Op, Padding, Tensor, Trait, kinds
 
 MOST_BYTES = (
     1 << 30
@@ -328,25 +328,13 @@ def _shape(op: Op) -> list[Shape]:
     return [(op.operand(0).rank,)]
 
 
-_SAME = (
-    Builtin.ABS, Builtin.CAST, Builtin.COS, Builtin.DEQUANTIZE, Builtin.ELU, Builtin.EXP, Builtin.GELU,
-    Builtin.HARD_SWISH, Builtin.L2_NORMALIZATION, Builtin.LEAKY_RELU, Builtin.LOG, Builtin.LOGISTIC,
-    Builtin.LOG_SOFTMAX, Builtin.NEG, Builtin.QUANTIZE, Builtin.RELU, Builtin.RELU6, Builtin.RELU_0_TO_1,
-    Builtin.RELU_N1_TO_1, Builtin.RSQRT, Builtin.SIGN, Builtin.SIN, Builtin.SOFTMAX, Builtin.SQRT,
-    Builtin.SQUARE, Builtin.TANH,
-)  # fmt: skip
-_BINARY = (
-    Builtin.ADD, Builtin.DIV, Builtin.MAXIMUM, Builtin.MINIMUM, Builtin.MUL, Builtin.POW, Builtin.PRELU,
-    Builtin.SQUARED_DIFFERENCE, Builtin.SUB,
-)  # fmt: skip
-
 SHAPE_RULES: dict[Builtin, Callable[[Op], list[Shape]]] = {
-    **dict.fromkeys(_SAME, _same),
-    **dict.fromkeys(_BINARY, _broadcast),
-    **dict.fromkeys((Builtin.RESHAPE, Builtin.SQUEEZE, Builtin.EXPAND_DIMS), _same_elements),
+    **dict.fromkeys(kinds(Trait.UNARY | Trait.ROWWISE), _same),
+    **dict.fromkeys(kinds(Trait.BINARY), _broadcast),
+    **dict.fromkeys(kinds(Trait.RENAMES), _same_elements),
     **dict.fromkeys((Builtin.AVERAGE_POOL_2D, Builtin.MAX_POOL_2D), _pool),
-    **dict.fromkeys((Builtin.MEAN, Builtin.SUM, Builtin.REDUCE_MAX, Builtin.REDUCE_MIN), _reduce),
-    **dict.fromkeys((Builtin.PAD, Builtin.PADV2, Builtin.MIRROR_PAD), _pad),
+    **dict.fromkeys(kinds(Trait.REDUCES), _reduce),
+    **dict.fromkeys(kinds(Trait.PADS), _pad),
     **dict.fromkeys((Builtin.DEPTH_TO_SPACE, Builtin.SPACE_TO_DEPTH), _blocks),
     **dict.fromkeys((Builtin.SPACE_TO_BATCH_ND, Builtin.BATCH_TO_SPACE_ND), _batches),
     **dict.fromkeys((Builtin.RESIZE_BILINEAR, Builtin.RESIZE_NEAREST_NEIGHBOR), _resize),

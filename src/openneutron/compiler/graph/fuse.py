@@ -25,15 +25,10 @@ from openneutron.compiler.graph.tables import (
     is_table,
     table_of,
 )
-from openneutron.litert.ir import Activation, Builtin, Graph, Op, Tensor
+from openneutron.litert.ir import Activation, Builtin, Graph, Op, Tensor, Trait, kinds
 from openneutron.litert.perm import compose, moves_nothing
 
 __all__ = ["PADDING", "PASSES", "fuse"]
-
-_ACTIVATED = frozenset({
-    Builtin.CONV_2D, Builtin.DEPTHWISE_CONV_2D, Builtin.FULLY_CONNECTED, Builtin.ADD, Builtin.SUB,
-    Builtin.MUL, Builtin.AVERAGE_POOL_2D, Builtin.MAX_POOL_2D,
-})  # fmt: skip
 
 
 def fuse(graph: Graph) -> Graph:
@@ -95,7 +90,7 @@ def fuse_activations(graph: Graph) -> Graph:
         before = producers.get(source)
         if (
             before is None
-            or before.kind not in _ACTIVATED
+            or not before.kind.has(Trait.CLAMPS)
             or source in outputs
             or len(readers[source]) != 1
             or before.options.get("fusedActivationFunction", 0) != Activation.NONE
@@ -175,10 +170,9 @@ def drop_moves_of_nothing(graph: Graph) -> Graph:
 
 
 # An op of these kinds whose output has its input's shape hands its input on: there is nothing else it can do.
-_MOVES = frozenset({
-    Builtin.RESHAPE, Builtin.SLICE, Builtin.PAD, Builtin.PADV2, Builtin.MIRROR_PAD, Builtin.CONCATENATION,
-    Builtin.TILE, Builtin.BROADCAST_TO,
-})  # fmt: skip
+_MOVES = kinds(Trait.PADS) | {
+    Builtin.RESHAPE, Builtin.SLICE, Builtin.CONCATENATION, Builtin.TILE, Builtin.BROADCAST_TO,
+}  # fmt: skip
 
 
 def separate_outputs(graph: Graph) -> Graph:

@@ -11,23 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openneutron.litert.ir import Builtin, Graph, Op, Tensor, constant
+from openneutron.litert.ir import Builtin, Graph, Op, Tensor, Trait, constant
 from openneutron.litert.reference import run_reference
 
 TABLE = "Table"
 IDENTITY = np.arange(256, dtype=np.uint8)
 _BYTES = ("int8", "uint8")
-
-_UNARY = frozenset({
-    Builtin.ABS, Builtin.COS, Builtin.DEQUANTIZE, Builtin.ELU, Builtin.EXP, Builtin.GELU, Builtin.HARD_SWISH,
-    Builtin.LEAKY_RELU, Builtin.LOG, Builtin.LOGISTIC, Builtin.NEG, Builtin.QUANTIZE, Builtin.RELU,
-    Builtin.RELU6, Builtin.RELU_0_TO_1, Builtin.RELU_N1_TO_1, Builtin.RSQRT, Builtin.SIGN, Builtin.SIN,
-    Builtin.SQRT, Builtin.SQUARE, Builtin.TANH,
-})  # fmt: skip
-_BINARY = frozenset({
-    Builtin.ADD, Builtin.SUB, Builtin.MUL, Builtin.DIV, Builtin.MAXIMUM, Builtin.MINIMUM, Builtin.POW,
-    Builtin.PRELU, Builtin.SQUARED_DIFFERENCE,
-})  # fmt: skip
 
 
 def is_table(op: Op) -> bool:
@@ -42,7 +31,7 @@ def is_byte(tensor: Tensor) -> bool:
 
 def elementwise_operands(op: Op) -> list[Tensor]:
     """The tensors an op is an element-wise function of, constant numbers aside; none if it is no such op."""
-    count = 1 if op.kind in _UNARY else 2 if op.kind in _BINARY else 0
+    count = 1 if op.kind.has(Trait.UNARY) else 2 if op.kind.has(Trait.BINARY) else 0
     if not count or len(op.inputs) != count:
         return []
     present = [t for t in op.inputs if t is not None]

@@ -18,14 +18,9 @@ from openneutron.compiler.memory.storage import Buffer, Home, Storage, can_share
 from openneutron.compiler.microcode.format import Step
 from openneutron.compiler.stripes.cascade import Cascade
 from openneutron.compiler.stripes.stripes import rows_of
-from openneutron.litert.ir import Builtin, Graph, Op, Tensor
+from openneutron.litert.ir import Builtin, Graph, Op, Tensor, Trait
 
 SHARING_TRIALS = 8  # ops for which copying instead of sharing is tried; each costs one ordering
-
-_SAME_SHAPE = frozenset({
-    Builtin.ADD, Builtin.SUB, Builtin.MUL, Builtin.MAXIMUM, Builtin.MINIMUM, Builtin.SQUARED_DIFFERENCE,
-    Builtin.PRELU,
-})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -177,7 +172,7 @@ def in_place_operands(op: Op) -> list[Tensor]:
     """Inputs whose memory the output may take: kernels that read each element before they write it."""
     if is_table(op):
         return [op.operand(0)]
-    if op.kind in _SAME_SHAPE:
+    if op.kind.has(Trait.BINARY):
         return [t for t in op.inputs if t is not None and not t.is_const and t.shape == op.output.shape]
     return []
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from openneutron.compiler.graph.shapes import concat_axis, slice_of
 from openneutron.compiler.graph.tables import IDENTITY, is_table
-from openneutron.litert.ir import DTYPES, Builtin, Graph, Op, Tensor
+from openneutron.litert.ir import DTYPES, Builtin, Graph, Op, Tensor, Trait, kinds
 
 
 class Home(Enum):
@@ -127,11 +127,10 @@ def _placements(op: Op) -> list[tuple[Tensor, Tensor, int]]:
 
 
 # Operators whose kernels take tensors with gaps between the runs of the last axis: the channels of pixels.
-_READS_SPREAD = frozenset({
-    Builtin.CONV_2D, Builtin.DEPTHWISE_CONV_2D, Builtin.AVERAGE_POOL_2D, Builtin.MAX_POOL_2D, Builtin.ADD,
-    Builtin.SUB, Builtin.MUL, Builtin.MAXIMUM, Builtin.MINIMUM, Builtin.SQUARED_DIFFERENCE, Builtin.PRELU,
-    Builtin.SLICE, Builtin.CONCATENATION, Builtin.TRANSPOSE,
-})  # fmt: skip
+_READS_SPREAD = kinds(Trait.BINARY) | {
+    Builtin.CONV_2D, Builtin.DEPTHWISE_CONV_2D, Builtin.AVERAGE_POOL_2D, Builtin.MAX_POOL_2D, Builtin.SLICE,
+    Builtin.CONCATENATION, Builtin.TRANSPOSE,
+}  # fmt: skip
 _WRITES_SPREAD = _READS_SPREAD - {Builtin.TRANSPOSE}
 
 

@@ -13,31 +13,10 @@ from typing import Any
 import numpy as np
 
 from openneutron.litert.build import Names
-from openneutron.litert.ir import Builtin, Op, Tensor, constant
+from openneutron.litert.ir import Builtin, Op, Tensor, Trait, constant, kinds
 from openneutron.litert.perm import Perm, reshaped_constant, to_first, to_last, transposed_constant
 
-UNARY = frozenset({
-    Builtin.ABS, Builtin.CAST, Builtin.COS, Builtin.DEQUANTIZE, Builtin.ELU, Builtin.EXP, Builtin.GELU,
-    Builtin.HARD_SWISH, Builtin.LEAKY_RELU, Builtin.LOG, Builtin.LOGISTIC, Builtin.NEG, Builtin.QUANTIZE,
-    Builtin.RELU, Builtin.RELU6, Builtin.RELU_0_TO_1, Builtin.RELU_N1_TO_1, Builtin.RSQRT, Builtin.SIGN,
-    Builtin.SIN, Builtin.SQRT, Builtin.SQUARE, Builtin.TANH,
-})  # fmt: skip
-BINARY = frozenset({
-    Builtin.ADD, Builtin.DIV, Builtin.MAXIMUM, Builtin.MINIMUM, Builtin.MUL, Builtin.POW, Builtin.PRELU,
-    Builtin.SQUARED_DIFFERENCE, Builtin.SUB,
-})  # fmt: skip
-REDUCE = frozenset({Builtin.MEAN, Builtin.SUM, Builtin.REDUCE_MAX, Builtin.REDUCE_MIN})
-# Kinds whose parameters are one number (or one row) per dimension: they are simply permuted.
-_PER_DIMENSION = frozenset({
-    Builtin.PAD, Builtin.PADV2, Builtin.MIRROR_PAD, Builtin.SLICE, Builtin.STRIDED_SLICE, Builtin.TILE,
-    Builtin.BROADCAST_TO,
-})  # fmt: skip
-# LiteRT defines these on channels-last tensors only.
-SPATIAL = frozenset({
-    Builtin.AVERAGE_POOL_2D, Builtin.BATCH_TO_SPACE_ND, Builtin.CONV_2D, Builtin.DEPTHWISE_CONV_2D,
-    Builtin.DEPTH_TO_SPACE, Builtin.MAX_POOL_2D, Builtin.RESIZE_BILINEAR, Builtin.RESIZE_NEAREST_NEIGHBOR,
-    Builtin.SPACE_TO_BATCH_ND, Builtin.SPACE_TO_DEPTH, Builtin.TRANSPOSE_CONV,
-})  # fmt: skip
+_PAIRED = kinds(Trait.BINARY) | {Builtin.CONCATENATION}  # every operand comes in the op's version
 
 MAX_RANK = 6
 """LiteRT transposes no more dimensions than this; what could not be converted must stay as it is."""
@@ -53,12 +32,14 @@ def turn_from(version: int) -> Turn:
 
 def depends_on_version(op: Op) -> bool:
     """Whether it must be known which version the operands are before one can say if the op is agnostic."""
-    return op.kind is Builtin.RESHAPE or (op.kind in REDUCE and not op.options.get("keepDims", False))
+    return op.kind is Builtin.RESHAPE or (
+        op.kind.has(Trait.REDUCES) and not op.options.get("keepDims", False)
+    )
 
 
 def layout_operands(op: Op) -> list[Tensor]:
     """The computed operands that must come in the version that the (agnostic) op is computed in."""
-    if op.kind in BINARY or op.kind is Builtin.CONCATENATION:
+    if op.kind in _PAIRED:
         # A single element is the same in every version.
         return [t for t in op.inputs if t is not None and not t.is_const and t.elements != 1]
     return [op.operand(0)]
@@ -71,9 +52,9 @@ def is_agnostic(op: Op, version: int) -> bool:
     rank = op.output.rank
     if max(rank, *(t.rank for t in op.inputs if t is not None)) > MAX_RANK:
         return False
-    if op.kind in UNARY:
+    if op.kind.has(Trait.UNARY):
         return not op.operand(0).is_const
-    if op.kind in BINARY:
+    if op.kind.has(Trait.BINARY):
         return all(
             t is not None
             and (t.elements == 1 or t.rank == rank or (t.is_const and t.rank < rank))
@@ -82,11 +63,11 @@ def is_agnostic(op: Op, version: int) -> bool:
         )
     if op.kind is Builtin.CONCATENATION:
         return all(t is not None and t.rank == rank for t in op.inputs)
-    if op.kind in _PER_DIMENSION:
+    if op.kind.has(Trait.PER_DIMENSION):
         masked = any(op.options.get(m) for m in ("ellipsisMask", "newAxisMask", "shrinkAxisMask"))
         complete = all(t.is_const and t.rank and t.shape[0] == rank for t in _per_dimension(op))
         return op.operand(0).rank == rank and complete and not masked
-    if op.kind in REDUCE:
+    if op.kind.has(Trait.REDUCES):
         return _axes_are_free(op) and _reduce_is_agnostic(op, version)
     if op.kind is Builtin.RESHAPE:
         return _reshape_is_agnostic(op.operand(0), op.output, version)
@@ -126,7 +107,7 @@ def reads_either(op: Op, version: int) -> bool:
 
     So does a reduction that leaves the remaining dimensions in one order, whatever the version.
     """
-    if op.kind not in REDUCE or op.options.get("keepDims", False) or not _axes_are_free(op):
+    if not op.kind.has(Trait.REDUCES) or op.options.get("keepDims", False) or not _axes_are_free(op):
         return False
     turn, axes = turn_from(version)(op.operand(0).rank), reduced_axes(op)
     return [p for p in turn if p not in axes] == [p for p in range(len(turn)) if p not in axes]
@@ -152,7 +133,7 @@ def relayout(op: Op, turn: Turn, inputs: Sequence[Tensor | None], output: Tensor
         old = op.operand(index)
         operands[index] = constant(names.fresh(old.name), values.astype(old.dtype), old.quant)
 
-    if op.kind in BINARY or op.kind is Builtin.CONCATENATION:
+    if op.kind in _PAIRED:
         perm = turn(output.rank)
         for index, operand in enumerate(op.inputs):
             if operand is not None and operand.is_const and operand.elements != 1:
@@ -161,13 +142,13 @@ def relayout(op: Op, turn: Turn, inputs: Sequence[Tensor | None], output: Tensor
                 operands[index] = transposed_constant(raised, perm, names.fresh(operand.name))
         if op.kind is Builtin.CONCATENATION:
             options["axis"] = perm.index(int(options.get("axis", 0)) % output.rank)
-    elif op.kind in _PER_DIMENSION:
+    elif op.kind.has(Trait.PER_DIMENSION):
         for index, old in enumerate(_per_dimension(op), start=1):
             parameter(index, old.array[list(perm)])
         for mask in ("beginMask", "endMask"):
             if options.get(mask):
                 options[mask] = sum(1 << i for i, p in enumerate(perm) if options[mask] >> p & 1)
-    elif op.kind in REDUCE:
+    elif op.kind.has(Trait.REDUCES):
         parameter(1, np.array(sorted(perm.index(a) for a in reduced_axes(op))))
     elif op.kind is Builtin.RESHAPE:
         shape = constant(names.fresh(f"{output.name}_shape"), np.array(output.shape, np.int32))

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
-from openneutron.litert.ir import Builtin, Graph, Op, Tensor
+from openneutron.litert.ir import Builtin, Graph, Op, Tensor, Trait
 from openneutron.litert.perm import Perm, permutation, to_first, to_last
 from openneutron.lower.layout.agnostic import (
-    SPATIAL,
-    UNARY,
     depends_on_version,
     is_agnostic,
     layout_operands,
@@ -51,7 +49,7 @@ def orient(graph: Graph) -> Plan:
     agnostic: set[Op] = set()
     undecided: list[Op] = []
     for op in graph.ops:
-        if op.kind in SPATIAL:
+        if op.kind.has(Trait.SPATIAL):
             for t in _versioned((*op.inputs, *op.outputs)):
                 known.fix(t, 1)
     for op in graph.ops:
@@ -163,7 +161,7 @@ def _find_flattens(plan: Plan) -> None:
     def readers(t: Tensor) -> list[Op] | None:
         found: list[Op] = []
         for op in consumers.get(t, []):
-            if op.kind in UNARY:
+            if op.kind.has(Trait.UNARY):
                 more = readers(op.output)
                 if more is None:
                     return None
@@ -178,7 +176,7 @@ def _find_flattens(plan: Plan) -> None:
         op = producers.get(t)
         if op is None or t in outputs or len(consumers[t]) != 1:
             return None
-        if op.kind in UNARY:
+        if op.kind.has(Trait.UNARY):
             return writer(op.operand(0))
         return op if _weights_can_follow(op) and op.operand(1).shape[0] == t.shape[1] else None
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from openneutron.litert.build import Builder
-from openneutron.litert.ir import Builtin, Op, Quant, Tensor
+from openneutron.litert.ir import Builtin, Op, Quant, Tensor, Trait
 from openneutron.litert.reference import run_reference
 from openneutron.lower.rules.rewriter import Rewriter
 
@@ -34,7 +34,7 @@ def drop_whole_slice(g: Rewriter, op: Op) -> bool:
 
 def drop_empty_pad(g: Rewriter, op: Op) -> bool:
     """A PAD, PADV2 or MIRROR_PAD that adds nothing goes."""
-    return op.kind in (Builtin.PAD, Builtin.PADV2, Builtin.MIRROR_PAD) and _bypass_if_alike(g, op)
+    return op.kind.has(Trait.PADS) and _bypass_if_alike(g, op)
 
 
 def drop_single_tile(g: Rewriter, op: Op) -> bool:

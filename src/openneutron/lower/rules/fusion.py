@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openneutron.litert.ir import Activation, Builtin, Op, Padding, Tensor
+from openneutron.litert.ir import Activation, Builtin, Op, Padding, Tensor, Trait, kinds
 from openneutron.lower.rules.rewriter import Rewriter
 
 _FUSED = {
@@ -10,14 +10,6 @@ _FUSED = {
     Builtin.RELU6: Activation.RELU6,
     Builtin.RELU_N1_TO_1: Activation.RELU_N1_TO_1,
 }
-_TAKES_ACTIVATION = (
-    Builtin.CONV_2D,
-    Builtin.DEPTHWISE_CONV_2D,
-    Builtin.FULLY_CONNECTED,
-    Builtin.ADD,
-    Builtin.SUB,
-    Builtin.MUL,
-)
 
 
 def fuse_activation(g: Rewriter, op: Op) -> bool:
@@ -28,7 +20,7 @@ def fuse_activation(g: Rewriter, op: Op) -> bool:
     if op.kind not in _FUSED:
         return False
     between = op.operand(0)
-    before = g.maker(between, *_TAKES_ACTIVATION)
+    before = g.maker(between, *kinds(Trait.CLAMPS))
     if before is None or before.options.get("fusedActivationFunction") or not g.only_for(between, op):
         return False
     if (between.dtype, between.quant) != (op.output.dtype, op.output.quant):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from openneutron.litert.build import ints
-from openneutron.litert.ir import Builtin, Op, Tensor
+from openneutron.litert.ir import Builtin, Op, Tensor, Trait, kinds
 from openneutron.litert.perm import (
     Perm,
     compose,
@@ -15,13 +15,12 @@ from openneutron.litert.perm import (
     reshaped_constant,
     transposed_constant,
 )
-from openneutron.lower.layout.agnostic import UNARY
 from openneutron.lower.rules.rewriter import Rewriter
 
 
 def reshape_in_place_of_squeeze(g: Rewriter, op: Op) -> bool:
     """SQUEEZE and EXPAND_DIMS become RESHAPE, which the other rules know."""
-    if op.kind not in (Builtin.SQUEEZE, Builtin.EXPAND_DIMS):
+    if not op.kind.has(Trait.RENAMES) or op.kind is Builtin.RESHAPE:
         return False
     _become_reshape(g, op, op.operand(0))
     return True
@@ -89,7 +88,7 @@ def merge_movement_across_unary(g: Rewriter, op: Op) -> bool:
     """movement, elementwise op, movement of the same kind: compute first, then move once."""
     if op.kind not in (Builtin.RESHAPE, Builtin.TRANSPOSE):
         return False
-    unary = g.maker(op.operand(0), *UNARY)
+    unary = g.maker(op.operand(0), *kinds(Trait.UNARY))
     before = g.maker(unary.operand(0), op.kind) if unary is not None else None
     if unary is None or before is None:
         return False
