@@ -15,7 +15,7 @@ def test_default_target_is_the_published_rt700():
     assert spec.frequency_hz == 324_000_000
 
 
-@pytest.mark.parametrize("name", ["imx95", "imx943"])
+@pytest.mark.parametrize("name", ["imx95", "imx943", "imx952", "s32n79"])
 def test_neutron_s_is_known_but_refused(name):
     with pytest.raises(OpenNeutronError, match="Neutron-S") as error:
         NeutronTargetSpec(name)
@@ -28,6 +28,12 @@ def test_n1_is_known_but_refused(name):
     with pytest.raises(OpenNeutronError, match="N1-16") as error:
         NeutronTargetSpec(name)
     assert error.value.diagnostic.code == "ON102"
+
+
+@pytest.mark.parametrize("name", ["s32k5", "imx95", "a-chip-of-tomorrow"])
+def test_with_nxps_converter_the_sdk_decides(name):
+    spec = NeutronTargetSpec(name, converter="eiq")
+    assert spec.name == name and not spec.target.known and spec.sram_bytes == 0
 
 
 def test_unknown_name_lists_all_and_suggests_the_nearest():

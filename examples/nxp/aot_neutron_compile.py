@@ -34,7 +34,10 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="aot_neutron_compile", description="Compile a model for Neutron.")
     add = parser.add_argument
     add(
-        "-m", "--model_name", required=True, help="cifar10, mobilenetv2 or any MODEL of `openneutron compile`"
+        "-m",
+        "--model_name",
+        required=True,
+        help="cifar10, mobilenetv2, mlperf_tiny_image_classification or any MODEL of `openneutron compile`",
     )
     add("-d", "--delegate", action="store_true", help="delegate to the NPU")
     add("--target", default=DEFAULT_TARGET, help="the target id")
@@ -50,6 +53,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--use_channels_last_dim_order", action="store_true", help="channels-last inputs")
     add("--dump_kernel_selection_code", action="store_true", help="write the kernel-selection file")
     add("--use_random_dataset", action="store_true", help="calibrate on random inputs")
+    add("-dst", "--dataset_path", help="samples to calibrate on: a folder, .npz, .npy or .pt file")
     add("--fetch_constants_to_sram", action="store_true", help="weights stay in flash and are prefetched")
     return parser.parse_args(argv)
 
@@ -66,6 +70,8 @@ def command(args: argparse.Namespace) -> list[str]:
         words.append("-r")
     if args.so_library:
         words += ["--so_library", args.so_library]
+    if args.dataset_path:
+        words += ["--calibration", args.dataset_path]
     if args.operators_not_to_delegate:
         words += ["--operators_not_to_delegate", *args.operators_not_to_delegate]
     if args.visualize and not args.test:

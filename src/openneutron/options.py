@@ -1,4 +1,4 @@
-"""Compile options, and their form as ExecuTorch compile specs: one spec per field, found by its key.
+"""Compile options, and their form as ExecuTorch compile specs: one per field that is set, found by its key.
 
 executorch is imported inside functions only, so that the command line starts without it.
 """
@@ -54,6 +54,8 @@ class CompileOptions:
     """Weights stay in flash and are prefetched into SRAM, for models that do not fit."""
     dump_kernel_selection_code: bool = False
     """Write `*_kernel_selection.c`, which links only the kernels the model needs."""
+    kernel_selection_dir: str | None = None
+    """Where each partition's file goes while it is lowered; None: one for the program, when it is saved."""
     use_profiling: bool = False
     """Record times inside the NPU program."""
     converter: str = field(default_factory=default_converter)
@@ -67,8 +69,9 @@ class CompileOptions:
 
     def __post_init__(self) -> None:
         # Paths and lists are what people have at hand; the stored form is hashable and JSON-able.
-        if isinstance(self.intermediates_dir, os.PathLike):
-            object.__setattr__(self, "intermediates_dir", os.fspath(self.intermediates_dir))
+        for key in ("intermediates_dir", "kernel_selection_dir"):
+            if isinstance(value := getattr(self, key), os.PathLike):
+                object.__setattr__(self, key, os.fspath(value))
         names: Any = self.operators_not_to_delegate
         if names is None:
             names = ()
@@ -81,9 +84,8 @@ class CompileOptions:
 
         for key in _BOOLEANS:
             _check_type(key, "True or False", getattr(self, key), bool)
-        for key in ("extra_flags", "intermediates_dir"):
+        for key in ("extra_flags", "intermediates_dir", "kernel_selection_dir"):
             _check_type(key, "a string or None", getattr(self, key), str, type(None))
-        find_target(self.config)
         if self.converter not in CONVERTERS:
             fail(
                 "ON104",
@@ -91,6 +93,7 @@ class CompileOptions:
                 _unknown("converter", self.converter),
                 _known_converters(self.converter),
             )
+        find_target(self.config, self.converter)
         _check_type("sram_bytes", "a number of bytes or None", self.sram_bytes, int, type(None))
         if isinstance(self.sram_bytes, bool):
             _wrong_type("sram_bytes", "a number of bytes or None", self.sram_bytes)
@@ -137,10 +140,11 @@ class CompileOptions:
         return {key: getattr(self, key) for key in option_names()}
 
     def to_compile_specs(self) -> list[CompileSpec]:
-        """One compile spec per field; the value is JSON in UTF-8."""
+        """One compile spec per field that is set; the value is JSON in UTF-8."""
         from executorch.exir.backend.compile_spec_schema import CompileSpec
 
-        return [CompileSpec(key, json.dumps(value).encode()) for key, value in self.to_dict().items()]
+        given = {key: value for key, value in self.to_dict().items() if value is not None}
+        return [CompileSpec(key, json.dumps(value).encode()) for key, value in given.items()]
 
     @classmethod
     def from_compile_specs(cls, specs: Iterable[CompileSpec]) -> CompileOptions:
@@ -207,7 +211,9 @@ def generate_neutron_compile_spec(
     """Compile specs for `NeutronPartitioner`; same arguments as ExecuTorch's NXP backend, then our own.
 
     `system_config` is there for callers that pass it by position. Nothing about a Neutron-C system is
-    configurable, so a value has no effect, and a warning says so.
+    configurable, so a value has no effect, and a warning says so. With `dump_kernel_selection_code` every
+    partition's file is written to `intermediates_dir`, or else to the working directory, as it is lowered:
+    the caller serializes the program, so there is no later moment.
     """
     _check_type("system_config", "a string or None", system_config, str, type(None))
     if system_config is not None:
@@ -220,6 +226,7 @@ def generate_neutron_compile_spec(
         use_neutron_for_format_conversion=use_neutron_for_format_conversion,
         fetch_constants_to_sram=fetch_constants_to_sram,
         dump_kernel_selection_code=dump_kernel_selection_code,
+        kernel_selection_dir=(intermediates_dir or os.getcwd()) if dump_kernel_selection_code else None,
         use_profiling=use_profiling,
         converter=default_converter() if converter is None else converter,
         sram_bytes=sram_bytes,
@@ -229,14 +236,35 @@ def generate_neutron_compile_spec(
 
 
 class NeutronCompileSpecBuilder:
-    """The builder form of `generate_neutron_compile_spec`."""
+    """The builder form of `generate_neutron_compile_spec`; its order of arguments is NXP's, too."""
 
     def __init__(self) -> None:
         self._specs: list[CompileSpec] | None = None
 
-    def neutron_compile_spec(self, *args: Any, **kwargs: Any) -> NeutronCompileSpecBuilder:
-        """Set the options: the arguments of `generate_neutron_compile_spec`."""
-        self._specs = generate_neutron_compile_spec(*args, **kwargs)
+    def neutron_compile_spec(
+        self,
+        config: str,
+        intermediates_dir: str | None = None,
+        extra_flags: str | None = None,
+        operators_not_to_delegate: Iterable[str] | None = None,
+        use_neutron_for_format_conversion: bool = True,
+        fetch_constants_to_sram: bool = False,
+        dump_kernel_selection_code: bool = False,
+        use_profiling: bool = False,
+        **own: Any,
+    ) -> NeutronCompileSpecBuilder:
+        """Set the options; the keywords are those of `generate_neutron_compile_spec`."""
+        self._specs = generate_neutron_compile_spec(
+            config,
+            intermediates_dir=intermediates_dir,
+            extra_flags=extra_flags,
+            operators_not_to_delegate=operators_not_to_delegate,
+            use_neutron_for_format_conversion=use_neutron_for_format_conversion,
+            fetch_constants_to_sram=fetch_constants_to_sram,
+            dump_kernel_selection_code=dump_kernel_selection_code,
+            use_profiling=use_profiling,
+            **own,
+        )
         return self
 
     def build(self) -> list[CompileSpec]:

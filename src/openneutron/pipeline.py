@@ -142,7 +142,9 @@ def compile_litert(
         fail("ON303", where, "the model computes in float only: no operator has an int8 result",
              "Convert it with full int8 quantization; the NPU computes in int8.")  # fmt: skip
     with stage(MICROCODE):
-        converted = find_converter(options.converter).convert(data, options, find_target(options.config))
+        converted = find_converter(options.converter).convert(
+            data, options, find_target(options.config, options.converter)
+        )
     ins, outs = (tuple(Port(i) for i in range(len(side))) for side in (graph.inputs, graph.outputs))
     payload = build_payload(converted, ins, outs, len(graph.inputs), options.use_profiling)
     flags = (False,) * len(graph.inputs), (False,) * len(graph.outputs)
@@ -223,7 +225,7 @@ def make_quantizer(
     """The quantizer of a recipe."""
     backends = find_recipe(recipe)
     if not backends.cortex_m:
-        spec = NeutronTargetSpec(options.config)
+        spec = NeutronTargetSpec(options.config, converter=options.converter)
         return NeutronQuantizer(spec, is_qat, per_channel=per_channel, keep_float=keep_float)
     if backends.neutron:
         from openneutron.cortex_m.combined import CombinedQuantizer

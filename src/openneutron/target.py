@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from openneutron.diagnostics import fail, nearest
@@ -78,6 +78,7 @@ class Target:
     frequency_hz: int
     sram_bytes: int
     cost: CostModel
+    known: bool = True  # False: an SDK's own target, of which nothing is known here but the name
 
     @property
     def num_macs(self) -> int:
@@ -87,7 +88,7 @@ class Target:
     @property
     def hw_version(self) -> str:
         """The NPU's name in NXP's scheme, e.g. N3-64."""
-        return f"{self.generation}-{self.num_macs}"
+        return f"{self.generation}-{self.num_macs}" if self.known else "not known here"
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ _NEUTRON_S = (
     "its microcode brings the kernels it uses"
 )
 _N1 = "{chip} has a Neutron N1-16; this backend compiles for the N3 generation only"
+_UNTRIED = "{chip} has a Neutron-C of which nothing is published that a compiler could be made from"
 
 # SRAM: "7.5 MB" taken as MiB. Clock: 325 MHz at most, NXP's own logs print 324.
 TARGETS: dict[str, Target] = {
@@ -145,17 +147,26 @@ REFUSED_TARGETS: dict[str, RefusedTarget] = {
         ("mcxn54x", "MCX N54x", _N1),
         ("imx95", "i.MX 95", _NEUTRON_S),
         ("imx943", "i.MX 943", _NEUTRON_S),
+        ("imx952", "i.MX 952", _NEUTRON_S),
+        ("s32n79", "S32N79", _NEUTRON_S),
+        ("s32k5", "S32K5", _UNTRIED),
     )
 }
 DEFAULT_TARGET = "imxrt700"
 
 
-def find_target(name: str) -> Target:
-    """The target of that id, or an error that says why there is none."""
+def find_target(name: str, converter: str = "open") -> Target:
+    """The target of that id, or an error that says why there is none.
+
+    With the `eiq` converter any name goes: the installed SDK says itself which targets it supports.
+    """
     if not isinstance(name, str):
         fail("ON104", "target", f"a target id is a string, got {type(name).__name__}", nearest("", TARGETS))
+    if converter == "eiq" and name and name not in TARGETS:
+        return _unknown_target(name)
     if refused := REFUSED_TARGETS.get(name):
-        fail("ON102", f"target '{name}'", refused.reason, "Supported: " + ", ".join(TARGETS))
+        hint = f"Supported: {', '.join(TARGETS)}. NXP's SDK may take it: --converter eiq."
+        fail("ON102", f"target '{name}'", refused.reason, hint)
     if name not in TARGETS:
         fail(
             "ON101", "target", f"'{name}' is not a known target", nearest(name, [*TARGETS, *REFUSED_TARGETS])
@@ -163,11 +174,17 @@ def find_target(name: str) -> Target:
     return TARGETS[name]
 
 
+def _unknown_target(name: str) -> Target:
+    """A target of the SDK's: its memory, clock and times are not known; the CPU is taken as usual."""
+    chip = REFUSED_TARGETS[name].chip if name in REFUSED_TARGETS else name
+    return replace(TARGETS[DEFAULT_TARGET], name=name, chip=chip, sram_bytes=0, known=False)
+
+
 class NeutronTargetSpec:
     """The target to quantize, partition and compile for; refuses what cannot be compiled for."""
 
-    def __init__(self, target: str = DEFAULT_TARGET):
-        self._target = find_target(target)
+    def __init__(self, target: str = DEFAULT_TARGET, *, converter: str = "open"):
+        self._target = find_target(target, converter)
 
     @property
     def target(self) -> Target:

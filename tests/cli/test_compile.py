@@ -1,6 +1,7 @@
 """`openneutron compile`: every kind of model, the summary, the options."""
 
 import json
+import lzma
 
 import numpy as np
 import pytest
@@ -101,7 +102,7 @@ def test_int8_ends_and_channels_last(cli):
     assert done.json["inputs"] == [{"shape": [1, 1, 16, 16], "dtype": "int8"}]
 
 
-@pytest.mark.parametrize("kind", ["npz", "folder", "npy"])
+@pytest.mark.parametrize("kind", ["npz", "folder", "npy", "pt", "xz"])
 def test_calibration_data(cli, tmp_path, kind):
     samples = np.random.default_rng(0).standard_normal((6, 1, 16, 16)).astype(np.float32)
     if kind == "npz":
@@ -110,6 +111,13 @@ def test_calibration_data(cli, tmp_path, kind):
     elif kind == "npy":
         np.save("data.npy", samples[:, 0:1])
         place = "data.npy"
+    elif kind == "pt":
+        torch.save(torch.from_numpy(samples), "data.pt")
+        place = "data.pt"
+    elif kind == "xz":  # pairs of a sample and its label
+        with lzma.open("data.pt.xz", "wb") as file:
+            torch.save([(torch.from_numpy(sample), torch.tensor(3)) for sample in samples], file)
+        place = "data.pt.xz"
     else:
         (tmp_path / "data").mkdir()
         for i, sample in enumerate(samples):

@@ -41,7 +41,7 @@ def getNeutronTarget(name):
 
 
 def convertModel(model, context):
-    assert isinstance(model, list) and context.targetOpts == ("target", "imxrt700")
+    assert isinstance(model, list) and context.targetOpts[0] == "target"
     options = context.compilationOpts
     assert options.minNumOpsPerGraph == 1 and "MergeTranspose" in options.excludeGraphPasses
     if BEHAVIOUR == "abort":

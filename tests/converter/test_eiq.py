@@ -71,6 +71,17 @@ def test_options_reach_the_sdk(convert):
     assert "typedef enum NeutronKernelKind" in model.kernel_selection_code
 
 
+def test_any_target_the_sdk_knows_is_passed_on(tmp_path, monkeypatch, litert):
+    monkeypatch.setenv("PYTHONPATH", str(sdk.install(tmp_path, "")))
+    options = CompileOptions(converter="eiq", config="imx95")
+    assert EiqConverter(60.0).convert(litert, options, find_target("imx95", "eiq")).weights
+    target = find_target("imx9", "eiq")
+    found = failure(
+        EiqConverter(60.0).convert, litert, CompileOptions(converter="eiq", config="imx9"), target
+    )
+    assert found.code == "ON415" and "imx95" in found.hint
+
+
 def test_profiling_moves_the_words(convert):
     model = convert(use_profiling=True, fetch_constants_to_sram=True)
     assert model.prefetch_bytes == sdk.PREFETCH_BYTES

@@ -115,7 +115,9 @@ class Sums(nn.Module):
         return torch.addmm(self.bias, x, self.weight) + x
 
 
-@pytest.mark.parametrize("name", ["aten::add", "aten::add.Tensor", "aten.add.Tensor", "aten.add"])
+@pytest.mark.parametrize(
+    "name", ["aten::add", "aten::add.Tensor", "aten.add.Tensor", "aten.add", "aten_add", "aten_add_tensor"]
+)
 def test_excluding_add_does_not_exclude_addmm(name: str) -> None:
     inputs = _inputs(2, 8)
     partitioner = look(quantize(Sums(), [inputs]), inputs, _spec(operators_not_to_delegate=[name]))
@@ -205,8 +207,19 @@ def test_a_second_backend_of_the_same_name_is_refused(monkeypatch: pytest.Monkey
         look(quantize(nn.Linear(8, 4), [inputs]), inputs)
 
 
+def test_plain_lowering_writes_each_partitions_kernel_selection(tmp_path) -> None:
+    inputs = _inputs(1, 3, 8, 8)
+    spec = _spec(dump_kernel_selection_code=True, intermediates_dir=str(tmp_path / "steps"))
+    partitioner = _lower(Interrupted(), *inputs, compile_spec=spec).partitioner
+    codes = sorted((tmp_path / "steps").glob("*_kernel_selection.c"))
+    assert len(codes) == len(partitioner.partitions) > 0
+    assert all("NEUTRON_KERNEL_CONV_2D" in code.read_text() for code in codes)
+
+
 def test_spellings() -> None:
-    assert spellings("aten.add.Tensor") == {"aten.add.Tensor", "aten.add", "aten::add", "aten::add.Tensor"}
+    dotted = {"aten.add.Tensor", "aten.add", "aten::add", "aten::add.Tensor"}
+    assert spellings("aten.add.Tensor") == dotted | {"aten_add", "aten_add_tensor"}
+    assert "aten_relu_default" in spellings("aten.relu.default")
     assert spellings("") == set()
 
 

@@ -198,6 +198,20 @@ def test_passes_for_training_keep_results_and_the_float_model():
     assert torch.equal(model(x), expected)
 
 
+def test_the_manuals_function_trains_too():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(8, 6)
+    before = model[0].weight.detach().clone()
+    program, quantizer = torch.export.export(model.train(), (x,)), NeutronQuantizer(is_qat=True)
+    quantized = calibrate_and_quantize(
+        program, [(x,)], quantizer, is_qat=True, train_fn=lambda m: train(m, x)
+    )
+    assert not torch.equal(model[0].weight, before), "trained"
+    torch.testing.assert_close(quantized(x), model.eval()(x), atol=0.05, rtol=0)
+    with pytest.raises(OpenNeutronError, match="without is_qat"):
+        calibrate_and_quantize(program, [(x,)], quantizer, train_fn=lambda m: None)
+
+
 def test_train_and_quantize():
     torch.manual_seed(0)
     model, x = (

@@ -100,7 +100,9 @@ def quantize_both(
 ) -> tuple[GraphModule, GraphModule]:
     """The float model and the quantized one; a node has the same name in both."""
     quantizer = NeutronQuantizer(
-        NeutronTargetSpec(options.config), per_channel=per_channel, keep_float=keep_float
+        NeutronTargetSpec(options.config, converter=options.converter),
+        per_channel=per_channel,
+        keep_float=keep_float,
     )
     exported = export_model(module, example).module(check_guards=False)
     prepared = prepare_pt2e(run_passes(exported, BEFORE_PREPARE, PTQ), quantizer)

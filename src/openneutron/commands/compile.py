@@ -79,7 +79,7 @@ def add_compile_options(parser: argparse.ArgumentParser, output: bool = True) ->
     add(
         "--calibration",
         metavar="DIR|FILE",
-        help="calibration inputs: .npz, .npy or a folder of arrays or images",
+        help="calibration inputs: .npz, .npy, .pt or a folder of arrays or images",
     )
     add(
         "--calibration-samples",

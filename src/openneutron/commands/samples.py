@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from openneutron.commands.tensor_file import TENSORS, read_tensors
 from openneutron.diagnostics import fail
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".webp")  # the same as models.folders, without torch
 ARRAYS = (".npy", ".npz")
+TABLES = (*ARRAYS, *TENSORS)
 Sample = tuple[Any, ...]
 
 
@@ -34,9 +36,9 @@ def random_samples(example: Sample, count: int, seed: int = 0) -> list[Sample]:
 
 
 def load_samples(path: Path, example: Sample, limit: int) -> list[Sample]:
-    """Up to `limit` inputs from an .npz or .npy file, or from a folder of arrays or images."""
+    """Up to `limit` inputs from an .npz, .npy or .pt file, or from a folder of arrays or images."""
     if path.is_dir():
-        files = sorted(f for f in path.rglob("*") if f.suffix.lower() in (*IMAGES, *ARRAYS))
+        files = sorted(f for f in path.rglob("*") if f.suffix.lower() in (*IMAGES, *TABLES))
     elif path.exists():
         files = [path]
     else:
@@ -45,7 +47,7 @@ def load_samples(path: Path, example: Sample, limit: int) -> list[Sample]:
     samples = [sample for sample, _ in zip(found, range(limit), strict=False)]
     if not samples:
         fail(
-            "ON605", str(path), "there are no samples in it", f"Known: {', '.join((*ARRAYS, *IMAGES))} files."
+            "ON605", str(path), "there are no samples in it", f"Known: {', '.join((*TABLES, *IMAGES))} files."
         )
     return samples
 
@@ -64,7 +66,7 @@ def _from_file(file: Path, example: Sample) -> Iterator[Sample]:
     if file.suffix.lower() in IMAGES:
         yield (torch.from_numpy(read_image(file, tuple(example[0].shape))),)
         return
-    arrays = read_arrays(file)
+    arrays = read_tensors(file) if file.suffix in TENSORS else read_arrays(file)
     if len(arrays) < len(example):
         fail(
             "ON605",

@@ -83,7 +83,7 @@ _ENTRIES = (
         ((1, 3, 96, 96),),
         2,
         {"alpha": 0.25, "resolution": 96, "num_classes": 2},
-        aliases=("vww",),
+        aliases=("vww", "mlperf_tiny_visual_wake_words"),
     ),
     ZooEntry(
         "mobilenet_v1_025_128",
@@ -107,6 +107,7 @@ _ENTRIES = (
         "resnet8:ResNet8",
         ((1, 3, 32, 32),),
         10,
+        aliases=("mlperf_tiny_image_classification",),
     ),
     ZooEntry(
         "dscnn",
@@ -114,7 +115,7 @@ _ENTRIES = (
         "dscnn:DSCNN",
         ((1, 1, 49, 10),),
         12,
-        aliases=("kws",),
+        aliases=("kws", "mlperf_tiny_keyword_spotting"),
     ),
     ZooEntry(
         "autoencoder",
@@ -122,7 +123,7 @@ _ENTRIES = (
         "autoencoder:DeepAutoencoder",
         ((1, 640),),
         None,
-        aliases=("anomaly",),
+        aliases=("anomaly", "mlperf_tiny_anomaly_detection"),
     ),
     ZooEntry(
         "tcn",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import warnings
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from torch.export import ExportedProgram
 
 from openneutron.compiler.result import CallInfo
 from openneutron.converter import ConvertedModel, find_converter
+from openneutron.converter.kernel_selection import SUFFIX
 from openneutron.files import write_atomically
 from openneutron.litert.file import write
 from openneutron.lower.convert import Lowered, lower_program
@@ -24,6 +26,8 @@ from openneutron.package.payload import AS_IS, CHANNELS_LAST, Port, build_payloa
 from openneutron.partition.partitioner import BACKEND_ID, NeutronPartitioner, other_backends
 from openneutron.stopwatch import LITERT, MICROCODE, stage
 from openneutron.target import find_target
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -52,10 +56,12 @@ class NeutronBackend(BackendDetails):
             litert = write(lowered.graph)
         with stage(MICROCODE):
             converted = find_converter(options.converter).convert(
-                litert, options, find_target(options.config)
+                litert, options, find_target(options.config, options.converter)
             )
         if options.intermediates_dir:
             keep_intermediates(Path(options.intermediates_dir), edge_program, litert, converted)
+        if options.kernel_selection_dir and converted.kernel_selection_code:
+            keep_kernel_selection(Path(options.kernel_selection_dir), edge_program, converted)
         payload = build_payload(converted, *_ports(lowered), len(lowered.graph.inputs), options.use_profiling)
         return PreprocessResult(
             processed_bytes=pack(payload),
@@ -125,13 +131,26 @@ def keep_intermediates(
     folder: Path, program: ExportedProgram, litert: bytes, converted: ConvertedModel
 ) -> None:
     """Write the LiteRT graph before and after conversion, named after the partition's first operator."""
+    stem = _numbered(folder, program, "_pure.et.tflite")
+    write_atomically(folder / f"{stem}_pure.et.tflite", litert)
+    if converted.neutron_litert:
+        write_atomically(folder / f"{stem}_neutron.et.tflite", converted.neutron_litert)
+
+
+def keep_kernel_selection(folder: Path, program: ExportedProgram, converted: ConvertedModel) -> None:
+    """Write a partition's kernel selection, for callers that lower and serialize with ExecuTorch itself."""
+    assert converted.kernel_selection_code is not None
+    file = folder / f"{_numbered(folder, program, SUFFIX)}{SUFFIX}"
+    write_atomically(file, converted.kernel_selection_code.encode())
+    logger.info("kernel selection: %s; `openneutron merge-kernels` makes one file of several", file)
+
+
+def _numbered(folder: Path, program: ExportedProgram, suffix: str) -> str:
+    """A stem no file of the folder has: the partition's number and its first operator."""
     folder.mkdir(parents=True, exist_ok=True)
     first = next((n.name for n in program.graph.nodes if n.op == "call_function"), "partition")
     stem = re.sub(r"\W+", "_", first)
-    taken = len(list(folder.glob("*_pure.et.tflite")))
-    write_atomically(folder / f"{taken}_{stem}_pure.et.tflite", litert)
-    if converted.neutron_litert:
-        write_atomically(folder / f"{taken}_{stem}_neutron.et.tflite", converted.neutron_litert)
+    return f"{len(list(folder.glob(f'*{suffix}')))}_{stem}"
 
 
 __all__ = ["NeutronBackend", "NeutronPartitioner"]

@@ -67,7 +67,7 @@ class CompiledProgram:
     @property
     def target(self) -> Target:
         """What it was compiled for."""
-        return find_target(self.options.config)
+        return find_target(self.options.config, self.options.converter)
 
     @property
     def graphs(self) -> list[Graph]:
@@ -100,11 +100,15 @@ class CompiledProgram:
         return max((m.planned_bytes for m in self.info.methods.values()), default=0)
 
     @property
-    def fits(self) -> bool:
-        """Whether activations, the program's tensors and weights (unless left in flash) fit into the SRAM."""
+    def fits(self) -> bool | None:
+        """Whether activations, the program's tensors and weights (unless left in flash) fit into the SRAM.
+
+        None: how much the chip has is not known here.
+        """
         weights = self.prefetch_bytes if self.options.fetch_constants_to_sram else self.weights_bytes
         need = self.scratch_bytes + self.planned_bytes + weights
-        return need <= (self.options.sram_bytes or self.target.sram_bytes)
+        sram = self.options.sram_bytes or self.target.sram_bytes
+        return need <= sram if sram else None
 
     @property
     def kernels(self) -> list[str]:

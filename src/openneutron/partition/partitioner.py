@@ -89,7 +89,9 @@ class NeutronPartitioner(Partitioner):
         self.options = (
             CompileOptions() if compile_spec is None else CompileOptions.from_compile_specs(compile_spec)
         )
-        self.target = neutron_target_spec or NeutronTargetSpec(self.options.config)
+        self.target = neutron_target_spec or NeutronTargetSpec(
+            self.options.config, converter=self.options.converter
+        )
         self.delegation = custom_delegation_options or CustomDelegationOptions()
         self.delegation_spec = DelegationSpec(BACKEND_ID, self.options.to_compile_specs())
         self.rejected: list[Rejected] = []
@@ -254,8 +256,17 @@ def other_backends() -> list[str]:
 
 
 def spellings(name: str) -> set[str]:
-    """An operator's name as `aten::add`, `aten::add.Tensor`, `aten.add` and `aten.add.Tensor`."""
+    """An operator's name as `aten::add`, `aten::add.Tensor`, `aten.add`, `aten.add.Tensor`, and as ExecuTorch
+    names its nodes: `aten_add`, `aten_add_tensor`."""
     if not name:
         return set()
     namespace, op, overload_name = (*name.split("."), "", "")[:3]
-    return {name, f"{namespace}.{op}", f"{namespace}::{op}", f"{namespace}::{op}.{overload_name}"}
+    as_node = f"{namespace}_{op}"
+    return {
+        name,
+        f"{namespace}.{op}",
+        f"{namespace}::{op}",
+        f"{namespace}::{op}.{overload_name}",
+        as_node,
+        f"{as_node}_{overload_name.lower()}",
+    }

@@ -23,9 +23,20 @@ from openneutron.stopwatch import TORCHAO, stage
 
 
 def calibrate_and_quantize(
-    model: GraphModule | ExportedProgram, calibration_inputs: Iterable[tuple[Any, ...]], quantizer: Quantizer
+    model: GraphModule | ExportedProgram,
+    calibration_inputs: Iterable[tuple[Any, ...]],
+    quantizer: Quantizer,
+    is_qat: bool = False,
+    train_fn: Callable[[GraphModule], Any] | None = None,
 ) -> GraphModule:
-    """Post-training quantization: observe the model on sample inputs, then fix the parameters."""
+    """Post-training quantization: observe the model on sample inputs, then fix the parameters.
+
+    With `is_qat` the prepared model is trained by `train_fn` first, if there is one, then observed.
+    """
+    if train_fn is not None and not is_qat:
+        fail("ON104", "train_fn", "is given without is_qat=True", "Give both, or neither.")
+    if is_qat:
+        return train_and_quantize(model, train_fn or (lambda prepared: None), quantizer, calibration_inputs)
     with stage(TORCHAO):
         prepared = prepare_pt2e(run_passes(_module_of(model), BEFORE_PREPARE, PTQ), quantizer)
         if not _observe(prepared, calibration_inputs):

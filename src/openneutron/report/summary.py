@@ -47,7 +47,7 @@ def best_hint(data: dict[str, Any]) -> str:
     unquantized = [r for r in rejected if r["code"] == "ON202"]
     if rejected and not data["npu_nodes"] and len(unquantized) == len(rejected):
         return "Nothing runs on the NPU because nothing is quantized: compile with --quantize."
-    if not data["fits"]:
+    if data["fits"] is False:
         return "It does not fit the SRAM: --fetch_constants_to_sram keeps the weights in flash."
     reasons = [r for r in rejected if r["code"] not in ("ON202", "ON204", "ON206")]
     if reasons and (data["partitions"] > 1 or data["macs_cpu"]):

@@ -31,9 +31,14 @@ def print_summary(console: Console, data: Mapping[str, Any]) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0), title=_title(data), title_justify="left")
     table.add_column(style="dim")
     table.add_column()
-    rows: list[tuple[str, str]] = [
-        ("on the NPU", f"{_count(data['npu_nodes'], 'node')}, {_macs(data['macs_npu'], total)}"),
-        ("on the CPU", f"{_count(cpu, 'node')}, {_macs(data['macs_cpu'], total)}"),
+    rows: list[tuple[str, str]] = []
+    if data["cycles_estimated"]:
+        cycles, micro = data["cycles_estimated"], data["time_us_estimated"]
+        rows.append(("time", f"{cycles:,} cycles, {micro / 1000:.3f} ms [yellow]({error_range()})[/]"))
+        rows.append(("of it", _parts(data)))
+    rows += [
+        ("on the NPU", f"{_count(data['npu_nodes'], 'node')}, {_work(data, 'npu', total)}"),
+        ("on the CPU", f"{_count(cpu, 'node')}, {_work(data, 'cpu', total)}"),
         ("partitions", str(data["partitions"])),
         ("at the borders", _borders(data)),
         ("weights", _bytes(data["weights_bytes"])),
@@ -44,12 +49,8 @@ def print_summary(console: Console, data: Mapping[str, Any]) -> None:
     rows += [
         ("program tensors", _bytes(data["planned_bytes"])),
         ("program file", f"{_bytes(data['program_bytes'])}  {data['program'] or ''}"),
-        ("fits the SRAM", f"{'yes' if data['fits'] else '[bold red]no[/]'}, of {_bytes(data['sram_bytes'])}"),
+        ("fits the SRAM", _fits(data)),
     ]
-    if data["cycles_estimated"]:
-        cycles, micro = data["cycles_estimated"], data["time_us_estimated"]
-        rows.append(("time", f"{cycles:,} cycles, {micro / 1000:.3f} ms [yellow]({error_range()})[/]"))
-        rows.append(("of it", _parts(data)))
     for name, value in rows:
         table.add_row(name, value)
     console.print(table)
@@ -161,8 +162,17 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _macs(macs: int, total: int) -> str:
-    return f"{macs:,} MACs ({macs / total:.1%})" if total else f"{macs:,} MACs"
+def _fits(data: Mapping[str, Any]) -> str:
+    if data["fits"] is None:
+        return "not known: nothing is known here of this chip's memory; --sram says how much there is"
+    return f"{'yes' if data['fits'] else '[bold red]no[/]'}, of {_bytes(data['sram_bytes'])}"
+
+
+def _work(data: Mapping[str, Any], side: str, total: int) -> str:
+    """The share of cycles first: MACs say nothing of operators that have none."""
+    macs, cycles = data[f"macs_{side}"], data["cycles_estimated"]
+    share = f"{data[f'cycles_{side}'] / cycles:.0%} of the cycles, " if cycles else ""
+    return share + (f"{macs:,} MACs ({macs / total:.1%})" if total else f"{macs:,} MACs")
 
 
 def _bytes(size: int) -> str:

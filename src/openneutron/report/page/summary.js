@@ -37,10 +37,11 @@ function sentence(text) {
 function verdict(need) {
   const micro = SUMMARY.time_us_estimated ?? (ROOF.frequency_hz ? toMs(TOTAL) * 1000 : 0);
   const spare = (SUMMARY.sram_bytes || 0) - need;
-  const room = SUMMARY.fits ? `with ${bytes(Math.max(0, spare))} to spare` : `by ${bytes(Math.abs(spare))}`;
+  const unknown = SUMMARY.fits === null;
+  const room = unknown ? `(it needs ${bytes(need)})` : SUMMARY.fits ? `with ${bytes(Math.max(0, spare))} to spare` : `by ${bytes(Math.abs(spare))}`;
   const fit = el('span', {
-    class: SUMMARY.fits ? 'good' : 'bad',
-    text: SUMMARY.fits ? 'Fits the SRAM' : 'Does not fit the SRAM',
+    class: unknown ? '' : SUMMARY.fits ? 'good' : 'bad',
+    text: unknown ? 'The memory of this chip is not known here' : SUMMARY.fits ? 'Fits the SRAM' : 'Does not fit the SRAM',
   });
   if (!TOTAL) return [fit, ` ${room}.`];
   return [
