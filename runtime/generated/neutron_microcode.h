@@ -67,6 +67,16 @@ typedef enum NeutronDType {
     NEUTRON_DTYPE_BOOL = 6,
 } NeutronDType;
 
+/* Forms of records. */
+typedef enum NeutronForm {
+    NEUTRON_FORM_WHOLE = 0,
+    NEUTRON_FORM_WINDOW = 1,
+    NEUTRON_FORM_POOL = 2,
+    NEUTRON_FORM_WALK = 3,
+    NEUTRON_FORM_ROWS = 4,
+    NEUTRON_FORM_PRODUCT = 5,
+} NeutronForm;
+
 /* An address: byte `offset` in a region (`index` tells inputs, and outputs, apart).
  *
  * `rows` is for feature maps only: 0 means the whole map is there; R means a rolling buffer of R rows, in
@@ -168,6 +178,45 @@ typedef struct {
     char converter[32];
 } NeutronHeader;
 static_assert(sizeof(NeutronHeader) == 160u, "layout of NeutronHeader");
+
+/* A window over a feature map. */
+typedef struct {
+    NeutronView input;
+    NeutronView output;
+    NeutronWindow window;
+} NeutronWindowForm;
+static_assert(sizeof(NeutronWindowForm) == 100u, "layout of NeutronWindowForm");
+
+/* Two operands and a result, element by element. Of a stage, the outermost dimension counts rows. */
+typedef struct {
+    NeutronBroadcast walk;
+} NeutronWalkForm;
+static_assert(sizeof(NeutronWalkForm) == 120u, "layout of NeutronWalkForm");
+
+/* Runs of bytes, one behind the other, and a table of constants. */
+typedef struct {
+    NeutronRef input;
+    NeutronRef output;
+    NeutronRef table;
+    uint32_t rows;
+    uint32_t length;
+    uint32_t input_pitch;
+    uint32_t output_pitch;
+} NeutronRowsForm;
+static_assert(sizeof(NeutronRowsForm) == 40u, "layout of NeutronRowsForm");
+
+/* Rows times packed weights, with a bias and a scale for every output. */
+typedef struct {
+    NeutronRef input;
+    NeutronRef output;
+    NeutronRef weights;
+    NeutronRef bias;
+    NeutronRef scales;
+    uint32_t rows;
+    uint32_t in_features;
+    uint32_t out_features;
+} NeutronProductForm;
+static_assert(sizeof(NeutronProductForm) == 52u, "layout of NeutronProductForm");
 
 /* Block until the last prefetch on `channel` has finished. */
 typedef struct {
@@ -528,34 +577,34 @@ typedef struct {
 } NeutronConv2DPlanarParams;
 static_assert(sizeof(NeutronConv2DPlanarParams) == 136u, "layout of NeutronConv2DPlanarParams");
 
-/* Per kernel: X(KIND, function, parameter struct). */
+/* Per kernel: X(KIND, function, parameter struct, form). */
 #define NEUTRON_FOR_EACH_KERNEL(X) \
-    X(WAIT, neutron_wait, NeutronWaitParams) \
-    X(PREFETCH, neutron_prefetch, NeutronPrefetchParams) \
-    X(COPY, neutron_copy, NeutronCopyParams) \
-    X(FILL, neutron_fill, NeutronFillParams) \
-    X(GATHER, neutron_gather, NeutronGatherParams) \
-    X(CONV_2D, neutron_conv_2d, NeutronConv2DParams) \
-    X(CONV_2D_POINTWISE, neutron_conv_2d_pointwise, NeutronConv2DPointwiseParams) \
-    X(DEPTHWISE_CONV_2D, neutron_depthwise_conv_2d, NeutronDepthwiseConv2DParams) \
-    X(FULLY_CONNECTED, neutron_fully_connected, NeutronFullyConnectedParams) \
-    X(BATCH_MATMUL, neutron_batch_matmul, NeutronBatchMatmulParams) \
-    X(AVERAGE_POOL_2D, neutron_average_pool_2d, NeutronAveragePool2DParams) \
-    X(MAX_POOL_2D, neutron_max_pool_2d, NeutronMaxPool2DParams) \
-    X(REDUCE_SUM, neutron_reduce_sum, NeutronReduceSumParams) \
-    X(REDUCE_EXTREMUM, neutron_reduce_extremum, NeutronReduceExtremumParams) \
-    X(ADD, neutron_add, NeutronAddParams) \
-    X(MUL, neutron_mul, NeutronMulParams) \
-    X(EXTREMUM, neutron_extremum, NeutronExtremumParams) \
-    X(SQUARED_DIFFERENCE, neutron_squared_difference, NeutronSquaredDifferenceParams) \
-    X(PRELU, neutron_prelu, NeutronPreluParams) \
-    X(TABLE, neutron_table, NeutronTableParams) \
-    X(SOFTMAX, neutron_softmax, NeutronSoftmaxParams) \
-    X(RESIZE_BILINEAR, neutron_resize_bilinear, NeutronResizeBilinearParams) \
-    X(QUANTIZE, neutron_quantize, NeutronQuantizeParams) \
-    X(DEQUANTIZE, neutron_dequantize, NeutronDequantizeParams) \
-    X(ARG_MAX, neutron_arg_max, NeutronArgMaxParams) \
-    X(CASCADE, neutron_cascade, NeutronCascadeParams) \
-    X(CONV_2D_PLANAR, neutron_conv_2d_planar, NeutronConv2DPlanarParams)
+    X(WAIT, neutron_wait, NeutronWaitParams, WHOLE) \
+    X(PREFETCH, neutron_prefetch, NeutronPrefetchParams, WHOLE) \
+    X(COPY, neutron_copy, NeutronCopyParams, WHOLE) \
+    X(FILL, neutron_fill, NeutronFillParams, WHOLE) \
+    X(GATHER, neutron_gather, NeutronGatherParams, WHOLE) \
+    X(CONV_2D, neutron_conv_2d, NeutronConv2DParams, WINDOW) \
+    X(CONV_2D_POINTWISE, neutron_conv_2d_pointwise, NeutronConv2DPointwiseParams, WINDOW) \
+    X(DEPTHWISE_CONV_2D, neutron_depthwise_conv_2d, NeutronDepthwiseConv2DParams, POOL) \
+    X(FULLY_CONNECTED, neutron_fully_connected, NeutronFullyConnectedParams, PRODUCT) \
+    X(BATCH_MATMUL, neutron_batch_matmul, NeutronBatchMatmulParams, WHOLE) \
+    X(AVERAGE_POOL_2D, neutron_average_pool_2d, NeutronAveragePool2DParams, POOL) \
+    X(MAX_POOL_2D, neutron_max_pool_2d, NeutronMaxPool2DParams, POOL) \
+    X(REDUCE_SUM, neutron_reduce_sum, NeutronReduceSumParams, WHOLE) \
+    X(REDUCE_EXTREMUM, neutron_reduce_extremum, NeutronReduceExtremumParams, WHOLE) \
+    X(ADD, neutron_add, NeutronAddParams, WALK) \
+    X(MUL, neutron_mul, NeutronMulParams, WALK) \
+    X(EXTREMUM, neutron_extremum, NeutronExtremumParams, WALK) \
+    X(SQUARED_DIFFERENCE, neutron_squared_difference, NeutronSquaredDifferenceParams, WALK) \
+    X(PRELU, neutron_prelu, NeutronPreluParams, WALK) \
+    X(TABLE, neutron_table, NeutronTableParams, ROWS) \
+    X(SOFTMAX, neutron_softmax, NeutronSoftmaxParams, WHOLE) \
+    X(RESIZE_BILINEAR, neutron_resize_bilinear, NeutronResizeBilinearParams, WHOLE) \
+    X(QUANTIZE, neutron_quantize, NeutronQuantizeParams, WHOLE) \
+    X(DEQUANTIZE, neutron_dequantize, NeutronDequantizeParams, WHOLE) \
+    X(ARG_MAX, neutron_arg_max, NeutronArgMaxParams, WHOLE) \
+    X(CASCADE, neutron_cascade, NeutronCascadeParams, WHOLE) \
+    X(CONV_2D_PLANAR, neutron_conv_2d_planar, NeutronConv2DPlanarParams, WINDOW)
 
 #endif

@@ -150,7 +150,7 @@ extern int32_t (*const neutronKernels[NEUTRON_KERNEL_KINDS])(const struct Neutro
                                                             const void *parameters);
 
 /* The kernels themselves, for such a table. */
-#define NEUTRON_DECLARE_KERNEL(kind, function, parameters_type) \
+#define NEUTRON_DECLARE_KERNEL(kind, function, parameters_type, form) \
     int32_t function(const struct NeutronMachine *machine, const void *parameters);
 NEUTRON_FOR_EACH_KERNEL(NEUTRON_DECLARE_KERNEL)
 #undef NEUTRON_DECLARE_KERNEL

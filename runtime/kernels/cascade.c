@@ -6,61 +6,16 @@
  */
 #include "kernel.h"
 
-/* The kinds of stages: all window kernels have their views and window at the same place, all element-wise ones
- * their walk. */
-typedef union {
-    uint32_t words[1];
-    struct {
-        NeutronView input, output;
-        NeutronWindow window;
-    } window;
-    NeutronBroadcast walk;
-    NeutronTableParams table;
-    NeutronConv2DParams conv_2d;
-    NeutronConv2DPlanarParams conv_2d_planar;
-    NeutronConv2DPointwiseParams conv_2d_pointwise;
-    NeutronDepthwiseConv2DParams depthwise_conv_2d;
-    NeutronAveragePool2DParams average_pool_2d;
-    NeutronMaxPool2DParams max_pool_2d;
-    NeutronAddParams add;
-    NeutronMulParams mul;
-    NeutronExtremumParams extremum;
-    NeutronSquaredDifferenceParams squared_difference;
-    NeutronPreluParams prelu;
-} Stage;
-
-#define SAME_PLACE(Type)                                                                           \
-    static_assert(offsetof(Type, window) == 2 * sizeof(NeutronView), "windows are at one place"); \
-    static_assert(offsetof(Type, output) == sizeof(NeutronView), "so are the views")
-SAME_PLACE(NeutronConv2DParams);
-SAME_PLACE(NeutronConv2DPlanarParams);
-SAME_PLACE(NeutronConv2DPointwiseParams);
-SAME_PLACE(NeutronDepthwiseConv2DParams);
-SAME_PLACE(NeutronAveragePool2DParams);
-SAME_PLACE(NeutronMaxPool2DParams);
-static_assert(offsetof(NeutronAddParams, walk) == 0 && offsetof(NeutronMulParams, walk) == 0 &&
-                  offsetof(NeutronExtremumParams, walk) == 0 && offsetof(NeutronPreluParams, walk) == 0 &&
-                  offsetof(NeutronSquaredDifferenceParams, walk) == 0,
-              "walks come first");
-
-typedef enum { NO_STAGE, WINDOW, WALK, TABLE } Form;
-
-static Form form_of(uint32_t kind) {
-    switch (kind) {
-        case NEUTRON_KERNEL_CONV_2D:
-        case NEUTRON_KERNEL_CONV_2D_PLANAR:
-        case NEUTRON_KERNEL_CONV_2D_POINTWISE:
-        case NEUTRON_KERNEL_DEPTHWISE_CONV_2D:
-        case NEUTRON_KERNEL_AVERAGE_POOL_2D:
-        case NEUTRON_KERNEL_MAX_POOL_2D: return WINDOW;
-        case NEUTRON_KERNEL_ADD:
-        case NEUTRON_KERNEL_MUL:
-        case NEUTRON_KERNEL_EXTREMUM:
-        case NEUTRON_KERNEL_SQUARED_DIFFERENCE:
-        case NEUTRON_KERNEL_PRELU: return WALK;
-        case NEUTRON_KERNEL_TABLE: return TABLE;
-        default: return NO_STAGE;
+static bool is_stage(uint32_t kind) {
+    switch ((NeutronForm)neutron_forms[kind]) {
+        case NEUTRON_FORM_WINDOW:
+        case NEUTRON_FORM_POOL:
+        case NEUTRON_FORM_WALK:
+        case NEUTRON_FORM_ROWS: return true;
+        case NEUTRON_FORM_WHOLE:
+        case NEUTRON_FORM_PRODUCT: return false;
     }
+    return false;
 }
 
 static uint32_t word_at(const uint8_t *record) { return *(const uint32_t *)(const void *)record; }
@@ -74,7 +29,7 @@ static int32_t find_stages(const NeutronMachine *machine, const NeutronCascadePa
         if (machine->phase == NEUTRON_PHASE_CHECK) {
             if (end - record < 4) return NEUTRON_STATUS_CALL;
             uint32_t kind = word_at(record) & 0xFFFFu, size = word_at(record) >> 16;
-            NEUTRON_REQUIRE(form_of(kind) != NO_STAGE);
+            NEUTRON_REQUIRE(kind < NEUTRON_KERNEL_KINDS && is_stage(kind));
             if (size != neutron_record_bytes[kind] || end - record < (ptrdiff_t)size) return NEUTRON_STATUS_CALL;
             if (neutronKernels[kind] == NULL) return NEUTRON_STATUS_KERNEL_MISSING;
         }
@@ -109,14 +64,14 @@ static bool holds(NeutronRef ref, const NeutronStep *step) {
 
 /* Narrow a stage to rows of a step from *y on, and move *y behind them: all of them, but for an element-wise kernel,
  * which knows nothing of rolling buffers, only those that lie behind one another in each operand. */
-static int32_t narrow(Stage *stage, Form form, const NeutronStep *step, uint32_t *y) {
+static int32_t narrow(NeutronCallCopy *stage, NeutronForm form, const NeutronStep *step, uint32_t *y) {
     uint32_t first = *y, count = step->y1 - first;
-    if (form == WINDOW) {
+    if (form == NEUTRON_FORM_WINDOW || form == NEUTRON_FORM_POOL) {
         NEUTRON_REQUIRE(step->y1 <= stage->window.window.out_h);
         stage->window.window.y0 = first;
         stage->window.window.y1 = step->y1;
-    } else if (form == WALK) {
-        NeutronBroadcast *w = &stage->walk;
+    } else if (form == NEUTRON_FORM_WALK) {
+        NeutronBroadcast *w = &stage->walk.walk;
         NEUTRON_REQUIRE(step->y1 <= w->dims[0]);
         if (!holds(w->a, step) || !holds(w->b, step) || !holds(w->output, step)) return NEUTRON_STATUS_BOUNDS;
         count = together(w->a, first, together(w->b, first, together(w->output, first, count)));
@@ -125,7 +80,7 @@ static int32_t narrow(Stage *stage, Form form, const NeutronStep *step, uint32_t
         NEUTRON_TRY(move(&w->output, w->output_strides[0], first));
         w->dims[0] = count;
     } else {
-        NeutronTableParams *t = &stage->table;
+        NeutronRowsForm *t = &stage->rows;
         NEUTRON_REQUIRE(step->y1 <= t->rows && t->input_pitch <= INT32_MAX && t->output_pitch <= INT32_MAX);
         if (!holds(t->input, step) || !holds(t->output, step)) return NEUTRON_STATUS_BOUNDS;
         count = together(t->input, first, together(t->output, first, count));
@@ -155,9 +110,9 @@ int32_t neutron_cascade(const NeutronMachine *machine, const void *parameters) {
         uint32_t kind = word_at(record) & 0xFFFFu, size = word_at(record) >> 16, call = machine->call + 1u + step->stage;
         if (hooks && hooks->trace) hooks->trace(hooks->context, call, kind, 1);
         for (uint32_t y = step->y0; y < step->y1;) {
-            Stage stage;
+            NeutronCallCopy stage;
             memcpy(&stage, record + 4, size - 4u);
-            NEUTRON_TRY(narrow(&stage, form_of(kind), step, &y));
+            NEUTRON_TRY(narrow(&stage, (NeutronForm)neutron_forms[kind], step, &y));
             NEUTRON_TRY(neutronKernels[kind](machine, &stage));
         }
         if (hooks && hooks->trace) hooks->trace(hooks->context, call, kind, 0);

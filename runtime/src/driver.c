@@ -73,9 +73,15 @@ static NeutronStatus check_descriptors(const NeutronDescriptor *descriptors, uin
 }
 
 const uint16_t neutron_record_bytes[NEUTRON_KERNEL_KINDS] = {
-#define RECORD_BYTES(kind, function, Type) [NEUTRON_KERNEL_##kind] = (uint16_t)(sizeof(Type) + 4u),
+#define RECORD_BYTES(kind, function, Type, form) [NEUTRON_KERNEL_##kind] = (uint16_t)(sizeof(Type) + 4u),
     NEUTRON_FOR_EACH_KERNEL(RECORD_BYTES)
 #undef RECORD_BYTES
+};
+
+const uint8_t neutron_forms[NEUTRON_KERNEL_KINDS] = {
+#define FORM(kind, function, Type, form) [NEUTRON_KERNEL_##kind] = NEUTRON_FORM_##form,
+    NEUTRON_FOR_EACH_KERNEL(FORM)
+#undef FORM
 };
 
 static bool is_record(uint32_t kind, uint32_t size) {

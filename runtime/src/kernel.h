@@ -51,6 +51,20 @@ typedef struct NeutronMachine {
 /* Bytes of a kernel's record, the first word included; of a CASCADE without its steps. */
 extern const uint16_t neutron_record_bytes[NEUTRON_KERNEL_KINDS];
 
+/* A kernel's form, a NeutronForm: how its parameters begin, and so how a call of it is narrowed to a part. */
+extern const uint8_t neutron_forms[NEUTRON_KERNEL_KINDS];
+
+/* A copy of any call's parameters, to be narrowed by its form. */
+typedef union {
+    NeutronWindowForm window; /* of a POOL too */
+    NeutronWalkForm walk;
+    NeutronRowsForm rows;
+    NeutronProductForm product;
+#define NEUTRON_MEMBER(kind, function, Type, form) Type kind##_parameters;
+    NEUTRON_FOR_EACH_KERNEL(NEUTRON_MEMBER)
+#undef NEUTRON_MEMBER
+} NeutronCallCopy;
+
 /* --- check phase (src/check.c) --- */
 
 typedef enum { NEUTRON_READ, NEUTRON_WRITE } NeutronAccess;

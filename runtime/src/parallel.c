@@ -13,62 +13,29 @@
 /* Less work than this (multiplications, or bytes where there are none) is done before another thread has begun. */
 #define LEAST_WORK 32768u
 
-typedef union {
-    struct {
-        NeutronView input, output;
-        NeutronWindow window;
-    } window; /* where every window kernel has them: cascade.c asserts it */
-    NeutronBroadcast walk;
-    NeutronFullyConnectedParams fully_connected;
-    NeutronConv2DParams conv_2d;
-    NeutronConv2DPlanarParams conv_2d_planar;
-    NeutronConv2DPointwiseParams conv_2d_pointwise;
-    NeutronDepthwiseConv2DParams depthwise_conv_2d;
-    NeutronAveragePool2DParams average_pool_2d;
-    NeutronMaxPool2DParams max_pool_2d;
-    NeutronAddParams add;
-    NeutronMulParams mul;
-} Call;
-
-typedef enum { WHOLE, ROWS, ELEMENTS, CHANNELS } Share;
-
 typedef struct {
     const NeutronMachine *machine;
     const void *parameters;
     uint32_t kind, parts, count, dim;
-    Share share;
+    NeutronForm form;
     int32_t status[MAX_PARTS];
 } Work;
 
-static Share share_of(uint32_t kind) {
-    switch (kind) {
-        case NEUTRON_KERNEL_CONV_2D:
-        case NEUTRON_KERNEL_CONV_2D_PLANAR:
-        case NEUTRON_KERNEL_CONV_2D_POINTWISE:
-        case NEUTRON_KERNEL_DEPTHWISE_CONV_2D:
-        case NEUTRON_KERNEL_AVERAGE_POOL_2D:
-        case NEUTRON_KERNEL_MAX_POOL_2D: return ROWS;
-        case NEUTRON_KERNEL_ADD:
-        case NEUTRON_KERNEL_MUL: return ELEMENTS;
-        case NEUTRON_KERNEL_FULLY_CONNECTED: return CHANNELS;
-        default: return WHOLE;
-    }
-}
-
 /* Into how many parts the rows, elements or blocks of channels may be shared out; 0 or 1: the call stays whole. */
 static uint32_t shares(Work *work) {
-    const Call *c = (const Call *)work->parameters; /* only the member of the kind is read */
+    const NeutronCallCopy *c = (const NeutronCallCopy *)work->parameters; /* only the form's member is read */
     uint64_t each = 0;
-    switch (work->share) {
-        case ROWS: {
+    switch (work->form) {
+        case NEUTRON_FORM_WINDOW:
+        case NEUTRON_FORM_POOL: {
             const NeutronWindow *w = &c->window.window;
             work->count = w->y1 - w->y0;
             each = (uint64_t)w->batch * w->out_w * w->out_c * w->kernel_h * w->kernel_w;
-            if (work->kind != NEUTRON_KERNEL_DEPTHWISE_CONV_2D) each *= w->in_c;
+            if (work->form == NEUTRON_FORM_WINDOW) each *= w->in_c;
             break;
         }
-        case ELEMENTS: {
-            const NeutronBroadcast *w = &c->walk;
+        case NEUTRON_FORM_WALK: {
+            const NeutronBroadcast *w = &c->walk.walk;
             each = 16; /* what an element costs, in multiplications */
             for (uint32_t d = 0; d < NEUTRON_MAX_RANK; ++d) {
                 if (w->dims[d] > w->dims[work->dim]) work->dim = d;
@@ -77,14 +44,15 @@ static uint32_t shares(Work *work) {
             work->count = w->dims[work->dim];
             break;
         }
-        case CHANNELS: {
-            const NeutronFullyConnectedParams *p = &c->fully_connected;
+        case NEUTRON_FORM_PRODUCT: {
+            const NeutronProductForm *p = &c->product;
             if (p->rows != 1) return 0; /* the distance between output rows is not a parameter */
             work->count = p->out_features / NEUTRON_BLOCK;
             each = (uint64_t)p->in_features * NEUTRON_BLOCK;
             break;
         }
-        case WHOLE: return 0;
+        case NEUTRON_FORM_ROWS:
+        case NEUTRON_FORM_WHOLE: return 0;
     }
     uint64_t worth = each * work->count / LEAST_WORK;
     return worth < work->count ? (uint32_t)worth : work->count;
@@ -94,24 +62,25 @@ static void move(NeutronRef *ref, int32_t stride, uint32_t steps) {
     ref->offset += (uint32_t)stride * steps; /* the check phase has bounded every element's address */
 }
 
-static void narrow(Call *c, const Work *work, uint32_t begin, uint32_t end, bool last) {
-    switch (work->share) {
-        case ROWS: {
+static void narrow(NeutronCallCopy *c, const Work *work, uint32_t begin, uint32_t end, bool last) {
+    switch (work->form) {
+        case NEUTRON_FORM_WINDOW:
+        case NEUTRON_FORM_POOL: {
             NeutronWindow *w = &c->window.window;
             w->y1 = w->y0 + end;
             w->y0 += begin;
             return;
         }
-        case ELEMENTS: {
-            NeutronBroadcast *w = &c->walk;
+        case NEUTRON_FORM_WALK: {
+            NeutronBroadcast *w = &c->walk.walk;
             move(&w->a, w->a_strides[work->dim], begin);
             move(&w->b, w->b_strides[work->dim], begin);
             move(&w->output, w->output_strides[work->dim], begin);
             w->dims[work->dim] = end - begin;
             return;
         }
-        case CHANNELS: {
-            NeutronFullyConnectedParams *p = &c->fully_connected;
+        case NEUTRON_FORM_PRODUCT: {
+            NeutronProductForm *p = &c->product;
             uint32_t first = begin * NEUTRON_BLOCK;
             p->out_features = (last ? p->out_features : end * NEUTRON_BLOCK) - first;
             move(&p->output, 1, first);
@@ -120,13 +89,14 @@ static void narrow(Call *c, const Work *work, uint32_t begin, uint32_t end, bool
             move(&p->scales, sizeof(double), first);
             return;
         }
-        case WHOLE: return;
+        case NEUTRON_FORM_ROWS:
+        case NEUTRON_FORM_WHOLE: return;
     }
 }
 
 static void run_part(void *argument, uint32_t part) {
     Work *work = (Work *)argument;
-    Call call;
+    NeutronCallCopy call;
     memcpy(&call, work->parameters, neutron_record_bytes[work->kind] - 4u);
     uint32_t begin = (uint32_t)((uint64_t)work->count * part / work->parts);
     uint32_t end = (uint32_t)((uint64_t)work->count * (part + 1u) / work->parts);
@@ -137,7 +107,7 @@ static void run_part(void *argument, uint32_t part) {
 int32_t neutron_call(const NeutronMachine *machine, uint32_t kind, const void *parameters) {
     const NeutronThreads *threads = machine->threads;
     if (threads == NULL || threads->count < 2) return neutronKernels[kind](machine, parameters);
-    Work work = {.machine = machine, .parameters = parameters, .kind = kind, .share = share_of(kind)};
+    Work work = {.machine = machine, .parameters = parameters, .kind = kind, .form = (NeutronForm)neutron_forms[kind]};
     uint32_t most = shares(&work);
     work.parts = threads->count * PARTS_EACH < MAX_PARTS ? threads->count * PARTS_EACH : MAX_PARTS;
     if (most < work.parts) work.parts = most;

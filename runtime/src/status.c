@@ -12,7 +12,7 @@ const char *neutron_status_message(NeutronStatus status) {
 
 const char *neutron_kernel_name(uint32_t kind) {
     static const char *const names[NEUTRON_KERNEL_KINDS] = {
-#define NAME(kind, function, parameters) [NEUTRON_KERNEL_##kind] = #kind,
+#define NAME(kind, function, parameters, form) [NEUTRON_KERNEL_##kind] = #kind,
         NEUTRON_FOR_EACH_KERNEL(NAME)
 #undef NAME
     };

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import struct
 from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openneutron.compiler.microcode import format as mc
-from openneutron.compiler.microcode.header import HEADER_FILE, header_text, main
+from openneutron.compiler.microcode import header
+from openneutron.compiler.microcode.header import HEADER_FILE, main
 from openneutron.diagnostics import OpenNeutronError
 
+ROOT = Path(__file__).resolve().parents[2]
 _RANGE = {"B": (0, 2**8), "H": (0, 2**16), "I": (0, 2**32), "i": (-(2**31), 2**31)}
 
 
@@ -114,9 +118,38 @@ def test_layouts_have_no_holes():
         assert at == mc.format_of(cls).size and (at % 4 == 0)
 
 
-def test_generated_files_are_current():
+def test_generated_files_are_current(monkeypatch, capsys):
     assert main(["--check"]) == 0, f"run python -m openneutron.compiler.microcode --write ({HEADER_FILE})"
-    assert header_text() == header_text()
+    monkeypatch.setattr(header, "header_text", lambda: "a definition that has changed since")
+    assert main(["--check"]) == 1
+    assert f"{HEADER_FILE} is out of date" in capsys.readouterr().err
+
+
+def test_a_record_without_a_cost_is_refused_where_it_is_defined():
+    with pytest.raises(TypeError, match="NoCost has no rule for the bytes moved and written"):
+
+        class NoCost(mc.Params):
+            kernel = mc.Kernel.COPY
+
+
+@pytest.mark.parametrize("kernel", mc.Kernel)
+def test_a_kernel_has_a_record_a_c_file_and_a_rule_that_selects_it(kernel):
+    name = mc.PARAMS[kernel].__name__
+    source = ROOT / "runtime/kernels" / f"{kernel.name.lower()}.c"
+    assert source.exists() and f"neutron_{kernel.name.lower()}" in source.read_text()
+    rules = "".join(p.read_text() for p in (ROOT / "src/openneutron/compiler/emit").glob("*.py"))
+    assert re.search(rf"\b{name}\b", rules), f"no rule selects {name}"
+
+
+@settings(max_examples=60)
+@given(calls)
+def test_a_form_comes_first_in_its_records(call):
+    layouts = [cls for cls in mc.FORM_LAYOUTS if isinstance(call, cls)]
+    assert bool(layouts) == (call.form is not mc.Form.WHOLE)
+    for cls in layouts:
+        front = mc.format_of(cls).size
+        same = cls(**{name: getattr(call, name) for name, _ in mc.layout(cls)})
+        assert mc.pack(same) == mc.pack(call)[:front]
 
 
 def test_disassembly_reads_well():

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from math import prod
-from typing import Any
 
 from openneutron.compiler.microcode import format as mc
 from openneutron.target import Target
@@ -48,6 +46,21 @@ class Slot:
     bound: Bound
 
 
+@dataclass(frozen=True)
+class _Pipes:
+    """The target's array as the records' cost rules see it."""
+
+    target: Target
+
+    @property
+    def pipes(self) -> int:
+        return self.target.pipes * self.target.units
+
+    @property
+    def depth(self) -> int:
+        return self.target.macs_per_pipe
+
+
 def cost_of(call: mc.KernelCall, target: Target) -> Cost:
     """The cost of one call by itself, as if nothing ran beside it."""
     model = target.cost
@@ -58,13 +71,12 @@ def cost_of(call: mc.KernelCall, target: Target) -> Cost:
         return Cost(0, 0, model.copy_setup_cycles, Bound.OVERHEAD)
     if isinstance(call, mc.Cascade):
         return Cost(0, 0, 0, Bound.OVERHEAD)  # by itself; with its stages, see `cascade_cost`
-    macs, passes, tiles = _compute(call, target)
-    moved = _bytes_moved(call)
-    compute = int(passes + tiles * model.drain_cycles)
+    work, moved = call.work(_Pipes(target)), call.moved()
+    compute = int(work.passes + work.tiles * model.drain_cycles)
     memory = int(moved / model.sram_bytes_per_cycle)
-    work = max(compute, memory)
-    bound = Bound.OVERHEAD if work < model.call_cycles else Bound.MAC if compute >= memory else Bound.SRAM
-    return Cost(macs, moved, model.call_cycles + work, bound)
+    longer = max(compute, memory)
+    bound = Bound.OVERHEAD if longer < model.call_cycles else Bound.MAC if compute >= memory else Bound.SRAM
+    return Cost(work.macs, moved, model.call_cycles + longer, bound)
 
 
 def costs_of(calls: Sequence[mc.KernelCall], target: Target) -> list[Cost]:
@@ -122,10 +134,9 @@ class RowWork:
 def row_work(call: mc.KernelCall, rows: int, target: Target) -> RowWork:
     """The work of each of the `rows` rows of a call."""
     model = target.cost
-    _, passes, tiles = _compute(call, target)
-    compute = (passes + tiles * model.drain_cycles) / rows
-    constants = _weight_bytes(call)
-    moved = (_bytes_moved(call) - constants) / rows
+    work, constants = call.work(_Pipes(target)), call.constants()
+    compute = (work.passes + work.tiles * model.drain_cycles) / rows
+    moved = (call.moved() - constants) / rows
     return RowWork(compute, moved, constants, model.sram_bytes_per_cycle, model.step_cycles)
 
 
@@ -134,8 +145,9 @@ def cascade_cost(cascade: mc.Cascade, stages: Sequence[mc.KernelCall], target: T
 
     Every step but a stage's first starts it again, and reads its constants again unless it ran just before.
     """
-    works = [row_work(stage, _rows(stage), target) for stage in stages]
-    whole = sum(work.cycles(_rows(stage), True) for work, stage in zip(works, stages, strict=True))
+    heights = [stage.rows for stage in stages if isinstance(stage, mc.STAGE_FORMS)]
+    works = [row_work(stage, rows, target) for stage, rows in zip(stages, heights, strict=True)]
+    whole = sum(work.cycles(rows, True) for work, rows in zip(works, heights, strict=True))
     starts = [
         step for i, step in enumerate(cascade.steps) if not i or cascade.steps[i - 1].stage != step.stage
     ]
@@ -151,75 +163,3 @@ def steps_cycles(works: Sequence[RowWork], steps: Sequence[mc.Step]) -> float:
         cycles += works[step.stage].cycles(step.y1 - step.y0, step.stage != before)
         before = step.stage
     return cycles
-
-
-def _compute(call: Any, target: Target) -> tuple[int, int, int]:
-    """Multiply-accumulates, the passes of the array they take, and the tiles of outputs they make."""
-    pipes, depth = target.pipes * target.units, target.macs_per_pipe
-    if isinstance(call, mc.FullyConnected):
-        tiles = call.rows * _up(call.out_features, pipes)
-        macs = call.rows * call.in_features * call.out_features
-        return macs, tiles * _up(call.in_features, depth), tiles
-    if isinstance(call, mc.BatchMatmul):
-        tiles = prod(call.batch) * call.m * _up(call.n, pipes)
-        return prod(call.batch) * call.m * call.n * call.k, tiles * _up(call.k, depth), tiles
-    if (w := getattr(call, "window", None)) is None:
-        return 0, 0, 0
-    pixels, taps = w.batch * (w.y1 - w.y0) * w.out_w, w.kernel_h * w.kernel_w
-    tiles = pixels * _up(w.out_c, pipes)
-    if isinstance(call, mc.Conv2D | mc.Conv2DPlanar | mc.Conv2DPointwise):
-        return pixels * taps * w.in_c * w.out_c, tiles * taps * _up(w.in_c, depth), tiles
-    if isinstance(call, mc.DepthwiseConv2D):
-        return pixels * taps * w.out_c, tiles * taps, tiles
-    return 0, tiles * taps, tiles  # pooling
-
-
-def _bytes_moved(call: Any) -> int:
-    """Bytes read and written once each; what a kernel reads again it is taken to keep."""
-    if (w := getattr(call, "window", None)) is not None:
-        rows = w.y1 - w.y0
-        maps = w.batch * (w.in_h * w.in_w * w.in_c * rows // w.out_h + rows * w.out_w * w.out_c)
-        return int(maps + _weight_bytes(call))
-    if (walk := getattr(call, "walk", None)) is not None:
-        return 3 * prod(walk.dims)
-    if isinstance(call, mc.FullyConnected):
-        return call.in_features * call.out_features + call.rows * (call.in_features + call.out_features)
-    if isinstance(call, mc.BatchMatmul):
-        return prod(call.batch) * (call.m * call.k + call.k * call.n + call.m * call.n)
-    if isinstance(call, mc.ReduceSum | mc.ReduceExtremum):
-        return prod(call.kept) * (prod(call.reduced) + 1)
-    if isinstance(call, mc.ResizeBilinear):
-        return call.batch * call.channels * (call.in_h * call.in_w + call.out_h * call.out_w)
-    if isinstance(call, mc.ArgMax):
-        return call.outer * call.inner * (call.axis + 1)
-    if isinstance(call, mc.Quantize | mc.Dequantize):
-        return 5 * call.count
-    if isinstance(call, mc.Softmax):
-        return 2 * call.rows * call.depth
-    if isinstance(call, mc.Table):
-        return 2 * call.rows * call.length
-    if isinstance(call, mc.Gather):
-        return 2 * prod(call.dims) * call.run
-    if isinstance(call, mc.Copy | mc.Fill):
-        return 2 * prod(call.dims) * call.element_bytes
-    return 0
-
-
-def _rows(call: Any) -> int:
-    """The rows of a call that can be a stage."""
-    if (w := getattr(call, "window", None)) is not None:
-        return int(w.out_h)
-    return int(call.rows if isinstance(call, mc.Table) else call.walk.dims[0])
-
-
-def _weight_bytes(call: Any) -> int:
-    """The weights of a convolution."""
-    if isinstance(call, mc.Conv2D | mc.Conv2DPlanar | mc.Conv2DPointwise):
-        return int(call.window.kernel_h * call.window.kernel_w * call.window.in_c * call.window.out_c)
-    if isinstance(call, mc.DepthwiseConv2D):
-        return int(call.window.kernel_h * call.window.kernel_w * call.window.out_c)
-    return 0
-
-
-def _up(value: int, step: int) -> int:
-    return -(-value // step)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
-from math import prod
 from typing import Any
 
 from openneutron.compiler.memory.place import aligned
@@ -34,39 +33,6 @@ def writes(call: mc.KernelCall) -> list[mc.Ref]:
     return [ref for name, ref in _refs(call) if name == "output"]
 
 
-def written_bytes(call: Any) -> int:
-    """Bytes from the first to the last one that a call writes."""
-    if (window := getattr(call, "window", None)) is not None:
-        view = call.output
-        rows = view.ref.rows or window.out_h
-        inner = view.pixel * (window.out_w - 1) + window.out_c
-        return int((window.batch * rows - 1) * view.row + inner)
-    if (walk := getattr(call, "walk", None)) is not None:
-        rows = walk.output.rows or walk.dims[0]  # of a stage of a cascade, the outermost dimension is rows
-        return _span((rows, *walk.dims[1:]), walk.output_strides, 1)
-    if isinstance(call, mc.Copy | mc.Fill):
-        return _span(call.dims, call.output_strides, call.element_bytes)
-    if isinstance(call, mc.Table):
-        return ((call.output.rows or call.rows) - 1) * call.output_pitch + call.length
-    sizes: dict[type, Any] = {
-        mc.FullyConnected: lambda: call.rows * call.out_features,
-        mc.BatchMatmul: lambda: prod(call.batch) * call.m * call.n,
-        mc.ReduceSum: lambda: prod(call.kept),
-        mc.ReduceExtremum: lambda: prod(call.kept),
-        mc.ResizeBilinear: lambda: call.batch * call.out_h * call.out_w * call.channels,
-        mc.ArgMax: lambda: call.outer * call.inner * call.index_bytes,
-        mc.Softmax: lambda: call.rows * call.depth,
-        mc.Gather: lambda: prod(call.dims) * call.run,
-        mc.Quantize: lambda: call.count,
-        mc.Dequantize: lambda: 4 * call.count,
-    }
-    return int(sizes[type(call)]()) if type(call) in sizes else 0
-
-
-def _span(dims: Sequence[int], strides: Sequence[int], element: int) -> int:
-    return sum((d - 1) * abs(s) for d, s in zip(dims, strides, strict=True)) + element
-
-
 def buffers(calls: Sequence[mc.KernelCall]) -> list[dict[str, Any]]:
     """The memory map: what each call writes, until it is read last or overwritten; prefetched weights too.
 
@@ -74,7 +40,7 @@ def buffers(calls: Sequence[mc.KernelCall]) -> list[dict[str, Any]]:
     """
     begins, ends = _units(calls)
     spans = [
-        [(r.offset, r.offset + written_bytes(call)) for r in writes(call) if r.region == mc.Region.SCRATCH]
+        [(r.offset, r.offset + call.written()) for r in writes(call) if r.region == mc.Region.SCRATCH]
         for call in calls
     ]
     result = []

@@ -13,7 +13,6 @@ from openneutron.compiler.emit.select import select, supports
 from openneutron.compiler.emit.selection import Context
 from openneutron.compiler.emit.split import Part, can_split, split, widen_output
 from openneutron.compiler.graph.fuse import PADDING
-from openneutron.compiler.graph.tables import is_table
 from openneutron.compiler.memory.schedule import MemoryPlan
 from openneutron.compiler.memory.storage import Home
 from openneutron.compiler.microcode.format import Cascade as CascadeCall
@@ -24,7 +23,6 @@ from openneutron.compiler.microcode.format import (
     MaxPool2D,
     Ref,
     Region,
-    Table,
     View,
 )
 from openneutron.compiler.stripes.cascade import Cascade
@@ -52,8 +50,6 @@ def check_supported(graph: Graph) -> None:
 
 
 def _supports(op: Op) -> Reject | None:
-    if is_table(op):
-        return None
     return supports(_virtual(op)[0] if PADDING in op.options else op)
 
 
@@ -125,24 +121,9 @@ def _pitch(plan: MemoryPlan, tensor: Tensor) -> int:
 def _calls(
     op: Op, ref: Callable[[Tensor], Ref], pool: ConstPool, pitch: Callable[[Tensor], int] = lambda tensor: 0
 ) -> list[KernelCall]:
-    if is_table(op):
-        return [_table_call(op, ref, pool)]
     if PADDING in op.options:
         return _padded_calls(op, ref, pool, pitch)
     return select(op, ref, pool, pitch)
-
-
-def _table_call(op: Op, ref: Callable[[Tensor], Ref], pool: ConstPool) -> KernelCall:
-    source, length = op.operand(0), op.output.nbytes
-    return Table(
-        ref(source),
-        ref(op.output),
-        pool.add(op.operand(1).array),
-        rows=1,
-        length=length,
-        input_pitch=length,
-        output_pitch=length,
-    )
 
 
 def _virtual(op: Op) -> tuple[Op, Tensor]:

@@ -16,7 +16,7 @@ from openneutron.compiler.microcode.format import KernelCall
 from openneutron.diagnostics import Reject, fail
 from openneutron.litert.ir import Builtin, Op, Tensor
 
-RULES: dict[Builtin, Rule] = {
+RULES: dict[Builtin | str, Rule] = {
     **select_conv.RULES,
     **select_elementwise.RULES,
     **select_move.RULES,
@@ -31,17 +31,27 @@ def select(
     refused = supports(op)
     if refused:
         fail("ON401", repr(op), refused.reason, refused.hint)
-    return RULES[op.kind].calls(op, Context(ref, pool, pitch))
+    return RULES[_key(op)].calls(op, Context(ref, pool, pitch))
 
 
 def supports(op: Op) -> Reject | None:
     """Why `select` would refuse this op, or None."""
-    rule = RULES.get(op.kind)
+    rule = rule_of(op)
     if rule is None:
-        known = ", ".join(sorted(kind.name for kind in RULES))
-        return Reject("ON401", f"no kernel computes {op.kind.name}", f"Supported: {known}")
+        known = ", ".join(sorted(kind.name for kind in RULES if isinstance(kind, Builtin)))
+        name = f"the custom operator {op.custom_name}" if op.custom_name else op.kind.name
+        return Reject("ON401", f"no kernel computes {name}", f"Supported: {known}")
     problem = rule.problem(op)
     return Reject("ON401", f"{op.kind.name}: {problem}") if problem else None
+
+
+def rule_of(op: Op) -> Rule | None:
+    """The rule of an op: by its kind, or by the name of a custom operator, those of the compiler's own."""
+    return RULES.get(_key(op))
+
+
+def _key(op: Op) -> Builtin | str:
+    return op.custom_name if op.kind is Builtin.CUSTOM else op.kind
 
 
 def kernel_scratch(op: Op) -> int:

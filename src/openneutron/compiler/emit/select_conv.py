@@ -17,7 +17,7 @@ from openneutron.compiler.emit.quantized import (
     scale_of,
     zero_of,
 )
-from openneutron.compiler.emit.selection import Context, Rule, not_int8
+from openneutron.compiler.emit.selection import Context, Gaps, Rule, not_int8
 from openneutron.compiler.graph.fuse_conv import PLANAR, PLANAR_PADDING
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.format import KernelCall, Ref, View, Window
@@ -134,8 +134,6 @@ def _conv(op: Op, ctx: Context) -> list[KernelCall]:
 
 
 def _planar_problem(op: Op) -> str:
-    if op.custom_name != PLANAR:
-        return f"no kernel computes the custom operator {op.custom_name}"
     return not_int8(op.operand(0), op.output) or _weights_problem(
         op.operand(1), op.inputs[2] if len(op.inputs) > 2 else None
     )
@@ -337,13 +335,13 @@ def _pool(op: Op, ctx: Context) -> list[KernelCall]:
     ]
 
 
-RULES: dict[Builtin, Rule] = {
-    Builtin.CUSTOM: Rule(_planar, _planar_problem),
-    Builtin.CONV_2D: Rule(_conv, _conv_problem),
-    Builtin.DEPTHWISE_CONV_2D: Rule(_depthwise, _conv_problem),
+RULES: dict[Builtin | str, Rule] = {
+    PLANAR: Rule(_planar, _planar_problem),
+    Builtin.CONV_2D: Rule(_conv, _conv_problem, Gaps.BOTH),
+    Builtin.DEPTHWISE_CONV_2D: Rule(_depthwise, _conv_problem, Gaps.BOTH),
     Builtin.TRANSPOSE_CONV: Rule(_transpose_conv, _transpose_conv_problem),
     Builtin.FULLY_CONNECTED: Rule(_fully_connected, _fully_connected_problem),
     Builtin.BATCH_MATMUL: Rule(_batch_matmul, _batch_matmul_problem),
-    Builtin.AVERAGE_POOL_2D: Rule(_pool, _pool_problem),
-    Builtin.MAX_POOL_2D: Rule(_pool, _pool_problem),
+    Builtin.AVERAGE_POOL_2D: Rule(_pool, _pool_problem, Gaps.BOTH),
+    Builtin.MAX_POOL_2D: Rule(_pool, _pool_problem, Gaps.BOTH),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -15,13 +16,14 @@ from openneutron.compiler.emit.quantized import (
 )
 from openneutron.compiler.emit.selection import (
     Context,
+    Gaps,
     Rule,
     broadcast_strides,
     merged,
     not_int8,
     walk,
 )
-from openneutron.compiler.graph.tables import Region, is_byte, table_of
+from openneutron.compiler.graph.tables import TABLE, Region, is_byte, table_of
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.format import Broadcast, KernelCall, Table
 from openneutron.litert.ir import Builtin, Op, Trait, kinds
@@ -135,7 +137,16 @@ def _unary_problem(op: Op) -> str:
 def _unary(op: Op, ctx: Context) -> list[KernelCall]:
     table = table_of(Region(op.operand(0), (op,)))
     assert table is not None
-    size = op.output.elements
+    return _lookup(op, ctx, table)
+
+
+def _table(op: Op, ctx: Context) -> list[KernelCall]:
+    """The compiler's own operator, see `graph.tables`."""
+    return _lookup(op, ctx, op.operand(1).array)
+
+
+def _lookup(op: Op, ctx: Context, table: np.ndarray) -> list[KernelCall]:
+    size = op.output.nbytes
     return [Table(ctx.place(op.operand(0)), ctx.ref(op.output), ctx.pool.add(table), 1, size, size, size)]
 
 
@@ -193,15 +204,18 @@ def _softmax(op: Op, ctx: Context) -> list[KernelCall]:
     ]  # fmt: skip
 
 
-RULES: dict[Builtin, Rule] = {
+_WALK = partial(Rule, gaps=Gaps.BOTH, in_place=True)
+
+RULES: dict[Builtin | str, Rule] = {
+    TABLE: Rule(_table, lambda op: "", in_place=True),
     **{kind: Rule(_unary, _unary_problem) for kind in kinds(Trait.UNARY)},
-    Builtin.ADD: Rule(_add, _binary_problem),
-    Builtin.SUB: Rule(_add, _binary_problem),
-    Builtin.MUL: Rule(_mul, _binary_problem),
-    Builtin.MAXIMUM: Rule(_extremum, _same_quant),
-    Builtin.MINIMUM: Rule(_extremum, _same_quant),
-    Builtin.SQUARED_DIFFERENCE: Rule(_squared_difference, _binary_problem),
-    Builtin.PRELU: Rule(_prelu, _binary_problem),
+    Builtin.ADD: _WALK(_add, _binary_problem),
+    Builtin.SUB: _WALK(_add, _binary_problem),
+    Builtin.MUL: _WALK(_mul, _binary_problem),
+    Builtin.MAXIMUM: _WALK(_extremum, _same_quant),
+    Builtin.MINIMUM: _WALK(_extremum, _same_quant),
+    Builtin.SQUARED_DIFFERENCE: _WALK(_squared_difference, _binary_problem),
+    Builtin.PRELU: _WALK(_prelu, _binary_problem),
     Builtin.QUANTIZE: Rule(_quantize, _quantize_problem),
     Builtin.DEQUANTIZE: Rule(_dequantize, _dequantize_problem),
     Builtin.SOFTMAX: Rule(_softmax, _softmax_problem),

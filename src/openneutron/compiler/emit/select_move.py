@@ -9,6 +9,7 @@ import numpy as np
 from openneutron.compiler.emit.quantized import zero_of
 from openneutron.compiler.emit.selection import (
     Context,
+    Gaps,
     Rule,
     copies,
     dense_strides,
@@ -344,14 +345,14 @@ def _resize_bilinear(op: Op, ctx: Context) -> list[KernelCall]:
     ]  # fmt: skip
 
 
-RULES: dict[Builtin, Rule] = {
+RULES: dict[Builtin | str, Rule] = {
     Builtin.RESHAPE: Rule(_reshape, _nothing),
     Builtin.SQUEEZE: Rule(_reshape, _nothing),
     Builtin.EXPAND_DIMS: Rule(_reshape, _nothing),
-    Builtin.TRANSPOSE: Rule(_transpose, lambda op: not_const("permutation", op.operand(1))),
-    Builtin.SLICE: Rule(_slice, lambda op: not_const("begin", op.operand(1))),
+    Builtin.TRANSPOSE: Rule(_transpose, lambda op: not_const("permutation", op.operand(1)), Gaps.READ),
+    Builtin.SLICE: Rule(_slice, lambda op: not_const("begin", op.operand(1)), Gaps.BOTH),
     Builtin.STRIDED_SLICE: Rule(_strided_slice, _strided_slice_problem),
-    Builtin.CONCATENATION: Rule(_concat, _concat_problem),
+    Builtin.CONCATENATION: Rule(_concat, _concat_problem, Gaps.BOTH),
     Builtin.TILE: Rule(_tile, lambda op: not_const("repetitions", op.operand(1))),
     Builtin.BROADCAST_TO: Rule(_broadcast_to, _nothing),
     Builtin.DEPTH_TO_SPACE: Rule(_depth_space, _nothing),

@@ -103,7 +103,7 @@ def _arg_max(op: Op, ctx: Context) -> list[KernelCall]:
     ]  # fmt: skip
 
 
-RULES: dict[Builtin, Rule] = {
+RULES: dict[Builtin | str, Rule] = {
     Builtin.MEAN: Rule(_mean, _problem),
     Builtin.REDUCE_MAX: Rule(_extremum, _extremum_problem),
     Builtin.REDUCE_MIN: Rule(_extremum, _extremum_problem),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
@@ -39,12 +40,22 @@ class Context:
         return View(self.place(tensor), strides[2], strides[1])
 
 
+class Gaps(Enum):
+    """Where a rule's calls take tensors with gaps between the runs of the last axis, pixels for one."""
+
+    NONE = "none"
+    READ = "operands"
+    BOTH = "operands and result"
+
+
 @dataclass(frozen=True)
 class Rule:
     """How one operator is computed, and what keeps it from being computed: a sentence or an empty string."""
 
     calls: Callable[[Op, Context], list[KernelCall]]
     problem: Callable[[Op], str]
+    gaps: Gaps = Gaps.NONE
+    in_place: bool = False  # its kernel reads each element before it writes it
 
 
 def not_int8(*tensors: Tensor) -> str:

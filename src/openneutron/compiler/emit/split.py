@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from openneutron.compiler.microcode.format import Conv2D, Conv2DPointwise, KernelCall, View
+from openneutron.compiler.microcode.format import KernelCall, View, WindowForm
 from openneutron.litert.ir import Builtin, Op, Quant, Tensor, constant
 
 UNIT = 8  # channels the weights are packed by; a range that cuts one would waste the rest of it
@@ -53,7 +53,7 @@ def _range(t: Tensor, first: int, end: int) -> Tensor:
 
 def widen_output(call: KernelCall, whole: Tensor, pitch: int = 0) -> KernelCall:
     """A part's call, writing into the whole output: pixels are `pitch`, or all its channels, apart."""
-    if isinstance(call, Conv2D | Conv2DPointwise):
+    if isinstance(call, WindowForm):
         pixel = pitch or whole.shape[3]
         return dataclasses.replace(call, output=View(call.output.ref, pixel, whole.shape[2] * pixel))
     return call

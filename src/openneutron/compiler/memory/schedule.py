@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from openneutron.compiler.emit.select import kernel_scratch
+from openneutron.compiler.emit.select import kernel_scratch, rule_of
 from openneutron.compiler.graph.shapes import slice_of
 from openneutron.compiler.graph.tables import is_table
 from openneutron.compiler.memory.order import Job, Order, choose_order, peak_of, reused
@@ -18,7 +18,7 @@ from openneutron.compiler.memory.storage import Buffer, Home, Storage, can_share
 from openneutron.compiler.microcode.format import Step
 from openneutron.compiler.stripes.cascade import Cascade
 from openneutron.compiler.stripes.stripes import rows_of
-from openneutron.litert.ir import Builtin, Graph, Op, Tensor, Trait
+from openneutron.litert.ir import Builtin, Graph, Op, Tensor
 
 SHARING_TRIALS = 8  # ops for which copying instead of sharing is tried; each costs one ordering
 
@@ -170,11 +170,10 @@ def kernel_workspace(op: Op) -> int:
 
 def in_place_operands(op: Op) -> list[Tensor]:
     """Inputs whose memory the output may take: kernels that read each element before they write it."""
-    if is_table(op):
-        return [op.operand(0)]
-    if op.kind.has(Trait.BINARY):
-        return [t for t in op.inputs if t is not None and not t.is_const and t.shape == op.output.shape]
-    return []
+    rule = rule_of(op)
+    if rule is None or not rule.in_place:
+        return []
+    return [t for t in op.inputs if t is not None and not t.is_const and t.shape == op.output.shape]
 
 
 def _ordered(graph: Graph, copying: frozenset[Op], keep: bool = False) -> Schedule:

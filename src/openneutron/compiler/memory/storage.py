@@ -16,9 +16,11 @@ from enum import Enum
 
 import numpy as np
 
+from openneutron.compiler.emit.select import rule_of
+from openneutron.compiler.emit.selection import Gaps
 from openneutron.compiler.graph.shapes import concat_axis, slice_of
 from openneutron.compiler.graph.tables import IDENTITY, is_table
-from openneutron.litert.ir import DTYPES, Builtin, Graph, Op, Tensor, Trait, kinds
+from openneutron.litert.ir import DTYPES, Builtin, Graph, Op, Tensor
 
 
 class Home(Enum):
@@ -126,14 +128,6 @@ def _placements(op: Op) -> list[tuple[Tensor, Tensor, int]]:
     return []
 
 
-# Operators whose kernels take tensors with gaps between the runs of the last axis: the channels of pixels.
-_READS_SPREAD = kinds(Trait.BINARY) | {
-    Builtin.CONV_2D, Builtin.DEPTHWISE_CONV_2D, Builtin.AVERAGE_POOL_2D, Builtin.MAX_POOL_2D, Builtin.SLICE,
-    Builtin.CONCATENATION, Builtin.TRANSPOSE,
-}  # fmt: skip
-_WRITES_SPREAD = _READS_SPREAD - {Builtin.TRANSPOSE}
-
-
 def _spreadable(graph: Graph) -> frozenset[Tensor]:
     """Tensors that may have gaps: 4-D int8 ones that all their readers and their maker can take so."""
     producers, readers, outputs = graph.producers(), graph.consumers(), set(graph.outputs)
@@ -142,11 +136,16 @@ def _spreadable(graph: Graph) -> frozenset[Tensor]:
         maker = producers.get(t)
         if t.rank != 4 or t.dtype != "int8" or t in outputs or maker is None:
             return False
-        if maker.kind not in _WRITES_SPREAD or (maker.kind in _VIEWED and maker.operand(0).is_const):
+        if _gaps(maker) is not Gaps.BOTH or (maker.kind in _VIEWED and maker.operand(0).is_const):
             return False
-        return all(op.kind in _READS_SPREAD for op in readers.get(t, ()))
+        return all(_gaps(op) is not Gaps.NONE for op in readers.get(t, ()))
 
     return frozenset(t for op in graph.ops for t in op.outputs if may(t))
+
+
+def _gaps(op: Op) -> Gaps:
+    rule = rule_of(op)
+    return Gaps.NONE if rule is None else rule.gaps
 
 
 _VIEWED = (Builtin.SLICE, Builtin.CONCATENATION)

@@ -63,5 +63,10 @@ def docs_text() -> str:
     lines += ["Element types: " + ", ".join(f"{d.name} {int(d)}" for d in mc.DType) + ".", ""]
     lines += ["## Kernels", ""]
     for kernel in mc.Kernel:
-        lines += _section(f"{int(kernel)} {kernel.name}", mc.PARAMS[kernel])
+        record = mc.PARAMS[kernel]
+        section = list(_section(f"{int(kernel)} {kernel.name}", record))
+        if record.form is not mc.Form.WHOLE:
+            section.insert(-1, f"Form: {record.form.name}.")
+            section.insert(-2, "")
+        lines += section
     return "\n".join(lines).rstrip() + "\n"

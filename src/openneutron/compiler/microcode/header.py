@@ -15,7 +15,7 @@ HEADER_FILE = "runtime/generated/neutron_microcode.h"
 
 def struct_name(cls: type) -> str:
     """The C name of a layout."""
-    return "Neutron" + cls.__name__ + ("Params" if issubclass(cls, mc.Params) else "")
+    return "Neutron" + cls.__name__ + ("Params" if cls in mc.PARAMS.values() else "")
 
 
 def _struct(cls: type) -> Iterator[str]:
@@ -71,14 +71,19 @@ def header_text() -> str:
     regions = [(r.name, int(r)) for r in mc.Region]
     lines += _enum("NeutronRegion", "NEUTRON_REGION_", regions, "Where a NeutronRef points.")
     lines += _enum("NeutronDType", "NEUTRON_DTYPE_", [(d.name, int(d)) for d in mc.DType], "Element types.")
-    shared = (mc.Ref, mc.View, mc.Window, mc.Broadcast, mc.Step, mc.Descriptor, mc.Header)
+    lines += _enum("NeutronForm", "NEUTRON_FORM_", [(f.name, int(f)) for f in mc.Form], "Forms of records.")
+    shared = (mc.Ref, mc.View, mc.Window, mc.Broadcast, mc.Step, mc.Descriptor, mc.Header, *mc.FORM_LAYOUTS)
     for cls in (*shared, *(mc.PARAMS[k] for k in mc.Kernel)):
         lines += _struct(cls)
     lines += [
-        "/* Per kernel: X(KIND, function, parameter struct). */",
+        "/* Per kernel: X(KIND, function, parameter struct, form). */",
         "#define NEUTRON_FOR_EACH_KERNEL(X) \\",
     ]
-    rows = [f"    X({k.name}, neutron_{k.name.lower()}, {struct_name(mc.PARAMS[k])})" for k in mc.Kernel]
+    rows = [
+        f"    X({k.name}, neutron_{k.name.lower()}, {struct_name(cls)}, {cls.form.name})"
+        for k in mc.Kernel
+        for cls in [mc.PARAMS[k]]
+    ]
     lines += [row + " \\" for row in rows[:-1]] + [rows[-1], "", "#endif", ""]
     return "\n".join(lines)
 

@@ -1,28 +1,32 @@
 """The kernels and their parameters: what one call in a microcode can say.
 
-Every class below is the layout of one record (see `layout`) and the C struct of the same name in the
-generated header. Addresses are `Ref`s into five regions; every size is explicit, so that the driver can check
-a call before it runs it.
+Every class below is the layout of one record (see `records`) and the C struct of the same name in the
+generated header; it derives from its form, whose fields come first. Addresses are `Ref`s into five regions;
+every size is explicit, so that the driver can check a call before it runs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated, ClassVar
+from math import prod
+from typing import Annotated
 
-from openneutron.compiler.microcode.records import F32, I32, U8, U16, U32, Dims, Strides, Tail, U32x4
-
-
-class Region(IntEnum):
-    """Where a `Ref` points. INPUT and WEIGHTS are read only."""
-
-    INPUT = 0
-    OUTPUT = 1
-    SCRATCH = 2
-    WEIGHTS = 3
-    PREFETCH = 4
+from openneutron.compiler.microcode.forms import (
+    Array,
+    Params,
+    PoolForm,
+    ProductForm,
+    Ref,
+    RowsForm,
+    WalkForm,
+    WindowForm,
+    Work,
+    matrix_work,
+    span,
+)
+from openneutron.compiler.microcode.records import F32, I32, U16, U32, Dims, Strides, Tail, U32x4
 
 
 class Kernel(IntEnum):
@@ -57,107 +61,6 @@ class Kernel(IntEnum):
     CONV_2D_PLANAR = 26
 
 
-@dataclass(frozen=True)
-class Ref:
-    """An address: byte `offset` in a region (`index` tells inputs, and outputs, apart).
-
-    `rows` is for feature maps only: 0 means the whole map is there; R means a rolling buffer of R rows, in
-    which row y is at position y mod R.
-    """
-
-    region: U8
-    index: U8 = 0
-    rows: U16 = 0
-    offset: U32 = 0
-
-    def __str__(self) -> str:
-        known = self.region in Region._value2member_map_
-        name = Region(self.region).name.lower() if known else f"region{self.region}"
-        if self.region in (Region.INPUT, Region.OUTPUT):
-            name += str(self.index)
-        return f"{name}+{self.offset}" + (f"%{self.rows}" if self.rows else "")
-
-    def plus(self, offset: int) -> Ref:
-        """The address `offset` bytes further on."""
-        return Ref(self.region, self.index, self.rows, self.offset + offset)
-
-
-@dataclass(frozen=True)
-class View:
-    """An NHWC feature map of int8: bytes between neighbouring pixels and rows, dense over the batch."""
-
-    ref: Ref
-    pixel: U32
-    row: U32
-
-    def __str__(self) -> str:
-        return f"{self.ref}[{self.row},{self.pixel}]"
-
-
-@dataclass(frozen=True)
-class Window:
-    """Geometry of a sliding window: output row y reads input rows y*stride_h - pad_top + k*dilation_h.
-
-    Only output rows y0 <= y < y1 are computed. Taps outside the input count as the input's zero point.
-    """
-
-    batch: U32
-    in_h: U32
-    in_w: U32
-    in_c: U32
-    out_h: U32
-    out_w: U32
-    out_c: U32
-    kernel_h: U32
-    kernel_w: U32
-    stride_h: U32
-    stride_w: U32
-    dilation_h: U32
-    dilation_w: U32
-    pad_top: I32
-    pad_left: I32
-    y0: U32
-    y1: U32
-
-    def __str__(self) -> str:
-        rows = "" if (self.y0, self.y1) == (0, self.out_h) else f" rows {self.y0}..{self.y1}"
-        return (
-            f"{self.batch}x{self.in_h}x{self.in_w}x{self.in_c}->{self.out_h}x{self.out_w}x{self.out_c}"
-            f" k{self.kernel_h}x{self.kernel_w} s{self.stride_h}x{self.stride_w}"
-            f" d{self.dilation_h}x{self.dilation_w} p{self.pad_top},{self.pad_left}{rows}"
-        )
-
-
-@dataclass(frozen=True)
-class Broadcast:
-    """Two inputs and an output walked over `dims`; strides in bytes, 0 where an input is broadcast."""
-
-    a: Ref
-    b: Ref
-    output: Ref
-    dims: Dims
-    a_strides: Strides
-    b_strides: Strides
-    output_strides: Strides
-
-    def __str__(self) -> str:
-        return f"{self.output} <- {self.a}, {self.b} over {dims_text(self.dims)}"
-
-
-def dims_text(dims: Sequence[int]) -> str:
-    """1x1x1x2x3x4 without the leading ones."""
-    kept = list(dims)
-    while len(kept) > 1 and kept[0] == 1:
-        kept.pop(0)
-    return "x".join(map(str, kept))
-
-
-class Params:
-    """Base of kernel parameters; a subclass names its kernel."""
-
-    kernel: ClassVar[Kernel]
-
-
 # --- kernels that move data -----------------------------------------------------------------------
 
 
@@ -167,6 +70,12 @@ class Wait(Params):
 
     kernel = Kernel.WAIT
     channel: U32
+
+    def moved(self) -> int:
+        return 0
+
+    def written(self) -> int:
+        return 0
 
 
 @dataclass(frozen=True)
@@ -178,6 +87,12 @@ class Prefetch(Params):
     destination: Ref
     size: U32
     channel: U32
+
+    def moved(self) -> int:
+        return self.size
+
+    def written(self) -> int:
+        return 0  # of activations
 
 
 @dataclass(frozen=True)
@@ -192,6 +107,12 @@ class Copy(Params):
     input_strides: Strides
     output_strides: Strides
 
+    def moved(self) -> int:
+        return 2 * prod(self.dims) * self.element_bytes
+
+    def written(self) -> int:
+        return span(self.dims, self.output_strides, self.element_bytes)
+
 
 @dataclass(frozen=True)
 class Fill(Params):
@@ -203,6 +124,12 @@ class Fill(Params):
     value: U32
     dims: Dims
     output_strides: Strides
+
+    def moved(self) -> int:
+        return 2 * prod(self.dims) * self.element_bytes
+
+    def written(self) -> int:
+        return span(self.dims, self.output_strides, self.element_bytes)
 
 
 @dataclass(frozen=True)
@@ -221,21 +148,24 @@ class Gather(Params):
     run: U32
     input_bytes: U32
 
+    def moved(self) -> int:
+        return 2 * prod(self.dims) * self.run
+
+    def written(self) -> int:
+        return prod(self.dims) * self.run
+
 
 # --- convolutions, products, pools ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Conv2D(Params):
+class Conv2D(WindowForm):
     """int8 convolution, one group; `weights` packed in blocks of 8 channels x 4 values (see `pack_matrix`).
 
     `channels` holds int32[3][out_c]: bias with the input's zero point folded in, multiplier, shift.
     """
 
     kernel = Kernel.CONV_2D
-    input: View
-    output: View
-    window: Window
     weights: Ref
     channels: Ref
     input_zero: I32
@@ -245,13 +175,10 @@ class Conv2D(Params):
 
 
 @dataclass(frozen=True)
-class Conv2DPointwise(Params):
+class Conv2DPointwise(WindowForm):
     """Conv2D with a 1x1 window and no padding: the input is used in place."""
 
     kernel = Kernel.CONV_2D_POINTWISE
-    input: View
-    output: View
-    window: Window
     weights: Ref
     channels: Ref
     input_zero: I32
@@ -261,16 +188,14 @@ class Conv2DPointwise(Params):
 
 
 @dataclass(frozen=True)
-class Conv2DPlanar(Params):
+class Conv2DPlanar(WindowForm):
     """Conv2D of one image whose channels are planes, `plane` bytes apart: a picture as PyTorch gives it.
 
     `weights` are packed in the order channel, row, column of the window.
     """
 
     kernel = Kernel.CONV_2D_PLANAR
-    input: View
-    output: View
-    window: Window
+    input_in_planes = True
     plane: U32
     weights: Ref
     channels: Ref
@@ -281,16 +206,14 @@ class Conv2DPlanar(Params):
 
 
 @dataclass(frozen=True)
-class DepthwiseConv2D(Params):
+class DepthwiseConv2D(PoolForm):
     """int8 depthwise convolution, out_c a multiple of in_c; `weights` int8[kernel_h][kernel_w][out_c].
 
     `channels` as for Conv2D, but with the bias of the model: the kernel subtracts the zero point itself.
     """
 
     kernel = Kernel.DEPTHWISE_CONV_2D
-    input: View
-    output: View
-    window: Window
+    weighted = True
     weights: Ref
     channels: Ref
     input_zero: I32
@@ -300,7 +223,7 @@ class DepthwiseConv2D(Params):
 
 
 @dataclass(frozen=True)
-class FullyConnected(Params):
+class FullyConnected(ProductForm):
     """rows x in_features times packed weights; `bias` int32[out_features] with the zero point folded in.
 
     The product is scaled in double precision, as the definition of "exact" demands, by the double
@@ -308,14 +231,6 @@ class FullyConnected(Params):
     """
 
     kernel = Kernel.FULLY_CONNECTED
-    input: Ref
-    output: Ref
-    weights: Ref
-    bias: Ref
-    scales: Ref
-    rows: U32
-    in_features: U32
-    out_features: U32
     output_zero: I32
     clamp_min: I32
     clamp_max: I32
@@ -347,27 +262,30 @@ class BatchMatmul(Params):
     clamp_min: I32
     clamp_max: I32
 
+    def work(self, array: Array) -> Work:
+        return matrix_work(prod(self.batch) * self.m, self.k, self.n, array)
+
+    def moved(self) -> int:
+        return prod(self.batch) * (self.m * self.k + self.k * self.n + self.m * self.n)
+
+    def written(self) -> int:
+        return prod(self.batch) * self.m * self.n
+
 
 @dataclass(frozen=True)
-class AveragePool2D(Params):
+class AveragePool2D(PoolForm):
     """int8 average over the taps inside the input, rounded half away from zero; in_c == out_c."""
 
     kernel = Kernel.AVERAGE_POOL_2D
-    input: View
-    output: View
-    window: Window
     clamp_min: I32
     clamp_max: I32
 
 
 @dataclass(frozen=True)
-class MaxPool2D(Params):
+class MaxPool2D(PoolForm):
     """int8 maximum over the taps inside the input; in_c == out_c."""
 
     kernel = Kernel.MAX_POOL_2D
-    input: View
-    output: View
-    window: Window
     clamp_min: I32
     clamp_max: I32
 
@@ -391,6 +309,12 @@ class ReduceSum(Params):
     multiplier: I32
     shift: I32
 
+    def moved(self) -> int:
+        return prod(self.kept) * (prod(self.reduced) + 1)
+
+    def written(self) -> int:
+        return prod(self.kept)
+
 
 @dataclass(frozen=True)
 class ReduceExtremum(Params):
@@ -404,6 +328,12 @@ class ReduceExtremum(Params):
     reduced: Dims
     reduced_strides: Strides
     minimum: U32
+
+    def moved(self) -> int:
+        return prod(self.kept) * (prod(self.reduced) + 1)
+
+    def written(self) -> int:
+        return prod(self.kept)
 
 
 @dataclass(frozen=True)
@@ -419,16 +349,21 @@ class ArgMax(Params):
     minimum: U32
     index_bytes: U32
 
+    def moved(self) -> int:
+        return self.outer * self.inner * (self.axis + 1)
+
+    def written(self) -> int:
+        return self.outer * self.inner * self.index_bytes
+
 
 # --- element by element ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Add(Params):
+class Add(WalkForm):
     """int8 a + b: both shifted left, scaled to a common scale, added, scaled back. Subtraction negates b."""
 
     kernel = Kernel.ADD
-    walk: Broadcast
     left_shift: U32
     a_zero: I32
     b_zero: I32
@@ -444,11 +379,10 @@ class Add(Params):
 
 
 @dataclass(frozen=True)
-class Mul(Params):
+class Mul(WalkForm):
     """int8 (a - a_zero) * (b - b_zero), scaled."""
 
     kernel = Kernel.MUL
-    walk: Broadcast
     a_zero: I32
     b_zero: I32
     output_zero: I32
@@ -459,20 +393,18 @@ class Mul(Params):
 
 
 @dataclass(frozen=True)
-class Extremum(Params):
+class Extremum(WalkForm):
     """int8 maximum (`minimum` 0) or minimum (1) of two inputs of one quantization."""
 
     kernel = Kernel.EXTREMUM
-    walk: Broadcast
     minimum: U32
 
 
 @dataclass(frozen=True)
-class SquaredDifference(Params):
+class SquaredDifference(WalkForm):
     """int8 (a - b)^2; fields as for Add."""
 
     kernel = Kernel.SQUARED_DIFFERENCE
-    walk: Broadcast
     left_shift: U32
     a_zero: I32
     b_zero: I32
@@ -488,11 +420,10 @@ class SquaredDifference(Params):
 
 
 @dataclass(frozen=True)
-class Prelu(Params):
+class Prelu(WalkForm):
     """int8 a where a >= 0, else a * b (the slope): one multiplier for each case."""
 
     kernel = Kernel.PRELU
-    walk: Broadcast
     a_zero: I32
     b_zero: I32
     output_zero: I32
@@ -503,17 +434,10 @@ class Prelu(Params):
 
 
 @dataclass(frozen=True)
-class Table(Params):
+class Table(RowsForm):
     """table[256] indexed by the value's bits; `rows` runs of `length` bytes, `*_pitch` bytes apart."""
 
     kernel = Kernel.TABLE
-    input: Ref
-    output: Ref
-    table: Ref
-    rows: U32
-    length: U32
-    input_pitch: U32
-    output_pitch: U32
 
 
 @dataclass(frozen=True)
@@ -528,6 +452,12 @@ class Softmax(Params):
     multiplier: I32
     shift: I32
     diff_min: I32
+
+    def moved(self) -> int:
+        return 2 * self.rows * self.depth
+
+    def written(self) -> int:
+        return self.rows * self.depth
 
 
 @dataclass(frozen=True)
@@ -545,6 +475,12 @@ class ResizeBilinear(Params):
     out_w: U32
     channels: U32
 
+    def moved(self) -> int:
+        return self.batch * self.channels * (self.in_h * self.in_w + self.out_h * self.out_w)
+
+    def written(self) -> int:
+        return self.batch * self.out_h * self.out_w * self.channels
+
 
 @dataclass(frozen=True)
 class Quantize(Params):
@@ -557,6 +493,12 @@ class Quantize(Params):
     scale: F32
     zero: I32
 
+    def moved(self) -> int:
+        return 5 * self.count
+
+    def written(self) -> int:
+        return self.count
+
 
 @dataclass(frozen=True)
 class Dequantize(Params):
@@ -568,6 +510,12 @@ class Dequantize(Params):
     count: U32
     scale: F32
     zero: I32
+
+    def moved(self) -> int:
+        return 5 * self.count
+
+    def written(self) -> int:
+        return 4 * self.count
 
 
 # --- several calls as one, in stripes of rows -------------------------------------------------------
@@ -599,6 +547,17 @@ class Cascade(Params):
     count: U32
     steps: Annotated[tuple[Step, ...], Tail(Step)]
 
+    def moved(self) -> int:
+        return 0  # beyond what its stages do: see `cost.cascade_cost`
 
-PARAMS: dict[Kernel, type[Params]] = {cls.kernel: cls for cls in Params.__subclasses__()}
-assert list(PARAMS) and set(PARAMS) == set(Kernel), "every kernel has parameters"
+    def written(self) -> int:
+        return 0
+
+
+def _records(base: type[Params]) -> Iterator[type[Params]]:
+    for cls in base.__subclasses__():
+        yield from ([cls] if "kernel" in vars(cls) else _records(cls))
+
+
+PARAMS: dict[Kernel, type[Params]] = {cls.kernel: cls for cls in _records(Params)}
+assert set(PARAMS) == set(Kernel), "every kernel has parameters"

@@ -21,8 +21,6 @@ from openneutron.compiler.microcode.format import KernelCall
 from openneutron.litert.ir import Op, Tensor
 from openneutron.target import Target
 
-WINDOWS = (mc.Conv2D, mc.Conv2DPointwise, mc.DepthwiseConv2D, mc.AveragePool2D, mc.MaxPool2D)
-WALKS = (mc.Add, mc.Mul, mc.Extremum, mc.SquaredDifference, mc.Prelu)
 MOST_ROWS = 0xFFFF  # what a step can count
 MOST_KERNEL_ROWS = 64  # what every window kernel takes
 
@@ -81,15 +79,17 @@ def stage_of(op: Op, calls: Sequence[KernelCall], target: Target) -> Stage | Non
     out = op.output
     if out.rank != 4 or out.shape[0] != 1 or not 1 < rows_of(out) <= MOST_ROWS:
         return None
-    call: Any = by_rows(op, calls[0], lambda tensor: dense_strides(tensor.shape))
+    call = by_rows(op, calls[0], lambda tensor: dense_strides(tensor.shape))
     height, row = rows_of(out), out.nbytes // rows_of(out)
     activations = list(dict.fromkeys(t for t in op.inputs if t is not None and not t.is_const))
     reads: list[Reach] = []
     whole: list[Tensor] = []
-    if isinstance(call, mc.Conv2DPlanar):  # planes have no rows of all channels: the input stays whole
+    if not isinstance(call, mc.STAGE_FORMS):
+        return None
+    if isinstance(call, mc.WindowForm) and call.input_in_planes:  # the input stays whole
         whole = activations
         fits = call.output.row == row and call.window.out_h == height
-    elif isinstance(call, WINDOWS):
+    elif isinstance(call, mc.WindowForm):
         w = call.window
         extent = (w.kernel_h - 1) * w.dilation_h + 1
         reads = [Reach(op.operand(0), w.stride_h, w.pad_top, extent, w.in_h, w.out_h)]
@@ -99,14 +99,12 @@ def stage_of(op: Op, calls: Sequence[KernelCall], target: Target) -> Stage | Non
             and (w.in_h, w.out_h) == (rows_of(op.operand(0)), height)
             and (call.input.row, call.output.row) == (w.in_w * w.in_c, row)
         )
-    elif isinstance(call, (*WALKS, mc.Table)):
+    else:
         reads = [Reach(t, 1, 0, 1, height, height) for t in activations if t.shape == out.shape]
         whole = [t for t in activations if t.shape != out.shape]
         axis = out.rank - (1 if out.shape[1] > 1 else 2)  # of rows, counted from the end: 3 or 2
         fits = bool(reads) and all(t.rank < axis or t.shape[-axis] == 1 for t in whole)
         fits = fits and out.dtype in ("int8", "uint8")
-    else:
-        return None
     if not fits:
         return None
     return Stage(op, call, height, row, tuple(reads), tuple(whole), row_work(call, height, target), out)
@@ -119,11 +117,11 @@ def by_rows(op: Op, call: KernelCall, strides_of: Callable[[Tensor], list[int]])
     """
     out = op.output
     height, row = rows_of(out), out.nbytes // rows_of(out)
-    if isinstance(call, WINDOWS):
-        return _upright(call)
-    if isinstance(call, mc.Table):
+    if isinstance(call, mc.WindowForm):
+        return call if call.input_in_planes else _upright(call)
+    if isinstance(call, mc.RowsForm):
         return replace(call, rows=height, length=row, input_pitch=row, output_pitch=row)
-    if isinstance(call, WALKS):
+    if isinstance(call, mc.WalkForm):
         strides = [
             broadcast_strides(op.operand(0).shape, out.shape, strides_of(op.operand(0))),
             broadcast_strides(op.operand(1).shape, out.shape, strides_of(op.operand(1))),
