@@ -255,8 +255,13 @@ CODES: dict[str, CodeInfo] = {
     "ON518": CodeInfo(
         "not a number of threads", "`threads` or OPENNEUTRON_THREADS is not a number of threads for a run."
     ),
-    "ON601": CodeInfo("file cannot be written", "The output folder does not exist or is not writable."),
-    "ON602": CodeInfo("model file cannot be read", "There is no such file, or it may not be read."),
+    "ON601": CodeInfo(
+        "file cannot be written", "The output folder does not exist, is full or is not writable."
+    ),
+    "ON602": CodeInfo(
+        "model file cannot be read",
+        "There is no such file, it may not be read, or it is no regular file: a device or a FIFO has no end.",
+    ),
     "ON603": CodeInfo(
         "not a model",
         "The file is none of what MODEL may be: a .py file with a function, a .pt2 exported program, a "
@@ -282,6 +287,10 @@ CODES: dict[str, CodeInfo] = {
         "not a report",
         "The file is missing, damaged, of another schema version, or not what `openneutron report`, `compile "
         "--json` or `eval --json` writes.",
+    ),
+    "ON609": CodeInfo(
+        "no room for temporary files",
+        "A step needs a temporary file, and the folder TMPDIR names is full, read-only or not there.",
     ),
     "ON699": CodeInfo(
         "unexpected error",

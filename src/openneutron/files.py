@@ -1,29 +1,197 @@
-"""Writing files so that nothing half-written is ever seen under the final name."""
+"""Reading files that may be anything; writing files so that nothing half-written is seen under their names.
+
+A file being written has a name of its own beside the final one and is locked by its writer. So a lock that
+can be had tells a leftover of a killed process, whichever container it ran in; the next writer removes it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
+import re
+import secrets
+import shutil
+import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 from openneutron.diagnostics import fail
 
+MOST_BYTES = 4 << 30  # of one file: more is no model, program or set of samples
+MOST_TEXT_BYTES = 64 << 20
+_PART = re.compile(r"\.openneutron-[0-9a-f]{16}\.part")
+_FOLDER = re.compile(r"openneutron-[0-9a-f]{16}")
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+}
+
+
+def read_file(path: Path, code: str = "ON602", most: int = MOST_BYTES) -> bytes:
+    """The bytes of a regular file of at most `most` bytes; anything else is a diagnostic, and is not read."""
+    try:
+        # Not blocking: to open a FIFO would wait for its writer, for ever if there is none.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        fail(code, str(path), "there is no such file", "Check the path.")
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        reason = getattr(error, "strerror", None) or error
+        fail(code, str(path), f"cannot be read: {reason}", "Check that it is a file and may be read.")
+    with os.fdopen(handle, "rb") as file:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            kind = _KINDS.get(stat.S_IFMT(found.st_mode), "not a file")
+            fail(code, str(path), f"is {kind}, not a regular file", "Copy the data to a file, and give that.")
+        if found.st_size > most:
+            fail(
+                code, str(path), f"has {found.st_size:,} bytes; at most {most:,} are read", "Check the path."
+            )
+        try:
+            return file.read(most)  # a file that grows meanwhile is not followed
+        except OSError as error:
+            fail(code, str(path), f"cannot be read: {error.strerror}", "Check the disk.")
+
+
+def read_text(path: Path, code: str) -> str:
+    """The text of a regular file in UTF-8; anything else is a diagnostic."""
+    try:
+        return read_file(path, code, MOST_TEXT_BYTES).decode("utf-8")
+    except UnicodeDecodeError as error:
+        fail(
+            code, str(path), f"byte {error.start} is not UTF-8: the file is no text", "Save it as UTF-8 text."
+        )
+
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write to a temporary name in the same folder, then rename; a failure leaves the old file as it was."""
+    """Replace a regular file by these bytes, whole or not at all; write through a device or a FIFO.
+
+    Links are followed. A new file's mode is the umask's, an old one keeps its own.
+    """
+    target = Path(os.path.realpath(path))
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        old = _status(target)
+        if old is not None and stat.S_ISDIR(old.st_mode):
+            fail("ON601", str(path), "cannot be written: it is a folder", "Choose another place with -o.")
+        if old is not None and not stat.S_ISREG(old.st_mode):
+            with open(target, "wb", buffering=0) as through:
+                _write_all(through.fileno(), data)
+            return
+        _remove_leftovers(target.parent, _PART)
+        _replace(target, data, old)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        fail("ON601", str(path), f"cannot be written: {reason}", "Choose another place with -o.")
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder for one piece of work in TMPDIR; what killed processes left there is removed on the way."""
+    base = Path(tempfile.gettempdir())
+    try:
+        _remove_leftovers(base, _FOLDER)
+        while True:
+            folder = base / f"openneutron-{secrets.token_hex(8)}"
+            folder.mkdir(mode=0o700)
+            handle = _locked(os.open(folder, os.O_RDONLY | os.O_CLOEXEC), folder)
+            if handle is not None:
+                break
     except OSError as error:
-        fail("ON601", str(path), f"cannot be written: {error.strerror}", "Choose another place with -o.")
+        _no_room(base, error)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException as error:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+def write_scratch(path: Path, data: bytes) -> None:
+    """Write a file of a scratch folder; a full disk is a diagnostic that names the folder."""
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        _no_room(path.parent.parent, error)
+
+
+def _no_room(folder: Path, error: OSError) -> NoReturn:
+    fail(
+        "ON609",
+        str(folder),
+        f"temporary files cannot be written there: {error.strerror}",
+        "Free some space, or set TMPDIR to a folder that has it.",
+    )
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _replace(target: Path, data: bytes, old: os.stat_result | None) -> None:
+    while True:
+        part = target.parent / f".openneutron-{secrets.token_hex(8)}.part"
+        handle = _locked(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), part)
+        if handle is not None:
+            break
+    try:
+        _write_all(handle, data)
+        if old is not None:
+            with contextlib.suppress(OSError):  # another owner's file: only root may keep it theirs
+                os.fchown(handle, old.st_uid, old.st_gid)
+            os.fchmod(handle, stat.S_IMODE(old.st_mode))
+        os.replace(part, target)
+    except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        if isinstance(error, OSError):
-            fail("ON601", str(path), f"cannot be written: {error.strerror}", "Choose another place with -o.")
+            os.unlink(part)
         raise
+    finally:
+        os.close(handle)
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
+def _locked(handle: int, path: Path) -> int | None:
+    """The handle, locked; None if another process took the new file for a leftover before it was locked."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            os.close(handle)
+            raise
+        return handle  # no locks on this file system, and so nobody takes it for a leftover
+    found = _status(path)
+    if found is not None and os.path.samestat(found, os.fstat(handle)):
+        return handle
+    os.close(handle)
+    return None
+
+
+def _remove_leftovers(folder: Path, pattern: re.Pattern[str]) -> None:
+    """Remove what was left by writers that no longer live: their locks can be had."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in [e for e in entries if pattern.fullmatch(e.name)]:
+            with contextlib.suppress(OSError):
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                handle = os.open(entry.path, flags)
+                try:
+                    if os.fstat(handle).st_uid != os.getuid():
+                        continue
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if entry.is_dir(follow_symlinks=False):
+                        shutil.rmtree(entry.path, ignore_errors=True)
+                    else:
+                        os.unlink(entry.path)
+                finally:
+                    os.close(handle)

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openneutron.commands.exported import load_exported
 from openneutron.diagnostics import OpenNeutronError, fail
+from openneutron.files import read_file
 from openneutron.models.zoo import ZooEntry, find_model
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ def load_source(text: str) -> Source:
         file, _, name = text.rpartition(":")
         return _from_callable(Path(file), name)
     if path.suffix == ".tflite":
-        return Source(path.stem, None, (), litert=_read(path))
+        return Source(path.stem, None, (), litert=read_file(path))
     if path.suffix == ".pt2":
         return _from_pt2(path)
     if path.suffix == ".py":
@@ -48,7 +50,7 @@ def load_source(text: str) -> Source:
     if path.suffix == ".pte":
         fail("ON603", text, "a .pte is a compiled program", f"Run it: openneutron run {text}")
     if path.exists() or len(path.parts) > 1:
-        _read(path)
+        read_file(path)
         fail("ON603", text, "the file is not a model this command reads", f"MODEL is {MODEL_HELP}.")
     return _from_zoo(find_model(text))
 
@@ -58,23 +60,13 @@ def _from_zoo(entry: ZooEntry) -> Source:
 
 
 def _from_pt2(path: Path) -> Source:
-    import torch
     from torch.utils import _pytree as pytree
 
-    _read(path)
+    read_file(path)
     import executorch.exir  # noqa: F401  # registers the operators of quantized programs
     import torchao.quantization.pt2e  # noqa: F401
 
-    try:
-        program = torch.export.load(path)
-    except Exception as error:
-        line = str(error).strip().splitlines()
-        fail(
-            "ON603",
-            str(path),
-            f"torch.export cannot load it: {line[0] if line else type(error).__name__}",
-            "Save it with torch.export.save(torch.export.export(module, inputs), path).",
-        )
+    program = load_exported(path)
     check_static(program, str(path))
     example = program.example_inputs
     if example is not None:
@@ -114,7 +106,7 @@ def check_static(program: ExportedProgram, where: str) -> None:
 
 
 def _from_callable(path: Path, name: str) -> Source:
-    _read(path)
+    read_file(path)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -169,17 +161,3 @@ def _user_error(where: str, error: Exception) -> None:
         f"raised {type(error).__name__}: {lines[0] if lines else 'no message'}",
         "--debug shows the traceback.",
     )
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        fail("ON602", str(path), "there is no such file", "Check the path.")
-    except OSError as error:
-        fail(
-            "ON602",
-            str(path),
-            f"cannot be read: {error.strerror}",
-            "Check that it is a file and may be read.",
-        )
