@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from openneutron.compiler.graph.fuse_conv import PADDING, PLANAR, PLANAR_PADDING
+from openneutron.compiler.graph.fuse_conv import PADDING, PLANAR
 from openneutron.compiler.graph.tables import is_table
 from openneutron.compiler.memory.schedule import MemoryPlan
 from openneutron.compiler.memory.storage import Home
@@ -63,7 +63,6 @@ def run_op(op: Op, values: list[np.ndarray | None]) -> list[np.ndarray]:
         assert values[0] is not None
         values = [np.ascontiguousarray(values[0].transpose(0, 2, 3, 1)), *values[1:]]
         tensors[0] = Tensor(planes.name, values[0].shape, planes.dtype, planes.quant)
-        options[PADDING] = options.pop(PLANAR_PADDING)
         kind = Builtin.CONV_2D
     if PADDING in options:
         top, bottom, left, right = options.pop(PADDING)

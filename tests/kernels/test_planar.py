@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from openneutron.compiler.graph.fuse_conv import PLANAR, PLANAR_PADDING
+from openneutron.compiler.graph.fuse_conv import PLANAR
 from openneutron.compiler.microcode.format import encode
 from openneutron.litert.ir import Builtin, Graph, Op, Padding
 from openneutron.litert.reference import run_reference
@@ -32,7 +32,7 @@ def _case(make: Maker) -> tuple[Op, Op]:
     planar = make.tensor(out.shape, out.quant)
     return (
         Op(Builtin.CONV_2D, [source, *operands], [out], options),
-        Op(Builtin.CUSTOM, [picture, *operands], [planar], {**options, PLANAR_PADDING: (0, 0, 0, 0)},
+        Op(Builtin.CUSTOM, [picture, *operands], [planar], options,
            custom_name=PLANAR),
     )  # fmt: skip
 

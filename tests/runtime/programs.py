@@ -10,7 +10,7 @@ import numpy as np
 
 from openneutron.compiler.emit.constants import ConstPool
 from openneutron.compiler.emit.select import select
-from openneutron.compiler.graph.fuse_conv import PLANAR, PLANAR_PADDING
+from openneutron.compiler.graph.fuse_conv import PLANAR
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.format import Program, Ref, Region, descriptor, encode
 from openneutron.litert.ir import Builtin, Op
@@ -24,7 +24,7 @@ def planar(make: Maker) -> Op:
     (_, h, w, _), weights = op.operand(0).shape, op.operand(1)
     picture = make.tensor((1, weights.shape[3], h, w))
     out = make.tensor((1, *op.output.shape[1:]), op.output.quant)
-    options = {**op.options, PLANAR_PADDING: (0, 0, 0, 0)}
+    options = dict(op.options)
     return Op(Builtin.CUSTOM, [picture, *op.inputs[1:]], [out], options, custom_name=PLANAR)
 
 

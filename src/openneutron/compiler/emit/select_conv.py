@@ -18,7 +18,7 @@ from openneutron.compiler.emit.quantized import (
     zero_of,
 )
 from openneutron.compiler.emit.selection import Context, Gaps, Rule, not_int8
-from openneutron.compiler.graph.fuse_conv import PLANAR, PLANAR_PADDING
+from openneutron.compiler.graph.fuse_conv import PADDING, PLANAR
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.format import KernelCall, Ref, View, Window
 from openneutron.litert.ir import Builtin, Op, Padding, Tensor
@@ -83,9 +83,11 @@ def _conv_problem(op: Op) -> str:
     return ""
 
 
-def _window(op: Op, kernel_h: int, kernel_w: int) -> Window:
-    (batch, in_h, in_w, in_c), (_, out_h, out_w, out_c) = op.operand(0).shape, op.output.shape
+def _window(op: Op, kernel_h: int, kernel_w: int, shape: tuple[int, ...] | None = None) -> Window:
+    """The window of an op on its input, or on an input of another `shape`, with all of its padding."""
+    (batch, in_h, in_w, in_c), (_, out_h, out_w, out_c) = shape or op.operand(0).shape, op.output.shape
     o = op.options
+    top, bottom, left, right = o.get(PADDING, (0, 0, 0, 0))
     stride_h, stride_w = int(o.get("strideH", 1)), int(o.get("strideW", 1))
     dilation_h, dilation_w = int(o.get("dilationHFactor", 1)), int(o.get("dilationWFactor", 1))
     padding = int(o.get("padding", 0))
@@ -93,8 +95,8 @@ def _window(op: Op, kernel_h: int, kernel_w: int) -> Window:
         batch=batch, in_h=in_h, in_w=in_w, in_c=in_c, out_h=out_h, out_w=out_w, out_c=out_c,
         kernel_h=kernel_h, kernel_w=kernel_w, stride_h=stride_h, stride_w=stride_w,
         dilation_h=dilation_h, dilation_w=dilation_w,
-        pad_top=padding_before(padding, in_h, kernel_h, stride_h, dilation_h),
-        pad_left=padding_before(padding, in_w, kernel_w, stride_w, dilation_w),
+        pad_top=top + padding_before(padding, in_h + top + bottom, kernel_h, stride_h, dilation_h),
+        pad_left=left + padding_before(padding, in_w + left + right, kernel_w, stride_w, dilation_w),
         y0=0, y1=out_h,
     )  # fmt: skip
 
@@ -142,21 +144,15 @@ def _planar_problem(op: Op) -> str:
 def _planar(op: Op, ctx: Context) -> list[KernelCall]:
     """The window of the convolution on NHWC, with the weights in the order in which planes are read."""
     source, weights = op.operand(0), op.operand(1).array
-    (_, channels, height, width), (top, bottom, left, right) = source.shape, op.options[PLANAR_PADDING]
+    _, channels, height, width = source.shape
     out_c, kernel_h, kernel_w, _ = weights.shape
-    shape = (1, height + top + bottom, width + left + right, channels)
-    padded = Tensor(source.name, shape, source.dtype, source.quant)
-    window = _window(Op(op.kind, [padded], op.outputs, op.options), kernel_h, kernel_w)
-    window = replace(
-        window, in_h=height, in_w=width, pad_top=window.pad_top + top, pad_left=window.pad_left + left
-    )
     bias = fold_zero_point(_bias(op, 2, out_c), weights, zero_of(source))
     multipliers, shifts = channel_multipliers(_scales(source, op.operand(1), op.output, out_c))
     return [
         mc.Conv2DPlanar(
             input=View(ctx.place(source), 1, width),
             output=ctx.view(op.output),
-            window=window,
+            window=_window(op, kernel_h, kernel_w, (1, height, width, channels)),
             plane=height * width,
             weights=ctx.pool.add(pack_matrix(weights.transpose(0, 3, 1, 2).reshape(out_c, -1))),
             channels=ctx.pool.add(_channels(bias, multipliers, shifts)),

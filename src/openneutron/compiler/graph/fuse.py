@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from openneutron.compiler.graph.fuse_conv import (
     read_planes,
     widen_depthwise_of_one,
 )
-from openneutron.compiler.graph.rewrite import Rewriter, rewrite
 from openneutron.compiler.graph.tables import (
     IDENTITY,
     TABLE,
@@ -25,8 +25,10 @@ from openneutron.compiler.graph.tables import (
     is_table,
     table_of,
 )
+from openneutron.litert.build import Names, ints
 from openneutron.litert.ir import Activation, Builtin, Graph, Op, Tensor, Trait, kinds
-from openneutron.litert.perm import compose, moves_nothing
+from openneutron.litert.rewriter import Rewriter, rewrite
+from openneutron.lower.rules import tidy
 
 __all__ = ["PADDING", "PASSES", "fuse"]
 
@@ -50,25 +52,25 @@ def merge_tables(graph: Graph) -> Graph:
     """
     regions = byte_regions(graph)
 
-    def tabulate(op: Op, out: Rewriter) -> bool:
+    def tabulate(g: Rewriter, op: Op) -> bool:
         region = regions.get(op.outputs[0])
         if region is None or not is_byte(op.output):
             return False
         table = table_of(region)
         if table is None:
             return False
-        source = out.current(region.source)
+        source = g.current(region.source)
         same = (source.shape, source.dtype, source.quant) == (
             op.output.shape,
             op.output.dtype,
             op.output.quant,
         )
         if same and np.array_equal(table, IDENTITY):
-            out.replace(op.output, source)
+            g.replace(op.output, source)
             return True
         origin = tuple(dict.fromkeys(name for link in region.ops for name in link.origin))
-        data = out.constant(f"{op.output.name}_table", table)
-        out.add(Builtin.CUSTOM, [source, data], op.output, origin, custom_name=TABLE)
+        data = g.constant(f"{op.output.name}_table", table)
+        g.add(Builtin.CUSTOM, [source, data], op.output, origin, custom_name=TABLE)
         return True
 
     return rewrite(graph, tabulate)
@@ -77,102 +79,29 @@ def merge_tables(graph: Graph) -> Graph:
 def fuse_activations(graph: Graph) -> Graph:
     """A table that is exactly the clamp of RELU, RELU6 or RELU_N1_TO_1 goes into the operator before it.
 
-    Exact: the operator clamps as its last step, to the same bounds, in the same quantization.
+    Exact: the operator clamps as its last step, to the same bounds, in the same quantization. Clamps that are
+    operators of LiteRT are there already (`lower.rules`); these are all the others.
     """
-    readers = graph.consumers()
-    outputs = set(graph.outputs)
-    producers = graph.producers()
-    fused: dict[Tensor, tuple[Op, Activation]] = {}  # output of the operator before -> table, activation
-    for op in graph.ops:
+
+    def fuse_one(g: Rewriter, op: Op) -> bool:
         if not is_table(op):
-            continue
-        source = op.operand(0)
-        before = producers.get(source)
-        if (
-            before is None
-            or not before.kind.has(Trait.CLAMPS)
-            or source in outputs
-            or len(readers[source]) != 1
-            or before.options.get("fusedActivationFunction", 0) != Activation.NONE
-            or source.quant is None
-            or source.quant != op.output.quant
-            or source.shape != op.output.shape
-            or source.dtype != op.output.dtype
-        ):
-            continue
+            return False
+        source, output = op.operand(0), op.output
+        before = g.maker(source, *kinds(Trait.CLAMPS))
+        if before is None or before.options.get("fusedActivationFunction") or source.quant is None:
+            return False
+        same = (source.shape, source.dtype, source.quant) == (output.shape, output.dtype, output.quant)
+        if not same or not g.only_for(source, op):
+            return False
         for activation in (Activation.RELU, Activation.RELU6, Activation.RELU_N1_TO_1):
             if np.array_equal(op.operand(1).array, clamp_table(*activation_range(activation, source.quant))):
-                fused[source] = op, activation
-                break
-    tables = {op.output for op, _ in fused.values()}
-
-    def fuse_one(op: Op, out: Rewriter) -> bool:
-        if op.outputs[0] in tables:
-            return True
-        if op.outputs[0] not in fused:
-            return False
-        table, activation = fused[op.outputs[0]]
-        options = {**op.options, "fusedActivationFunction": int(activation)}
-        out.add(op.kind, op.inputs, table.output, (*op.origin, *table.origin), options)
-        return True
-
-    return rewrite(graph, fuse_one)
-
-
-def merge_transposes(graph: Graph) -> Graph:
-    """Transposes in a row become one; one that moves nothing in memory becomes a reshape, which is free."""
-    producers = graph.producers()
-
-    def merge(op: Op, out: Rewriter) -> bool:
-        if op.kind is not Builtin.TRANSPOSE or not op.operand(1).is_const:
-            return False
-        source, perm = op.operand(0), tuple(int(p) for p in op.operand(1).array)
-        before = producers.get(source)
-        while before is not None and before.kind is Builtin.TRANSPOSE and before.operand(1).is_const:
-            perm = compose(tuple(int(p) for p in before.operand(1).array), perm)
-            source = out.current(before.operand(0))
-            before = producers.get(source)
-        if moves_nothing(source.shape, perm):
-            out.reshape(source, op.output, op.origin)
-        else:
-            out.add(
-                Builtin.TRANSPOSE, [source, out.ints(f"{op.output.name}_perm", perm)], op.output, op.origin
-            )
-        return True
-
-    return rewrite(graph, merge)
-
-
-def drop_moves_of_nothing(graph: Graph) -> Graph:
-    """Reshapes in a row become one; a reshape, slice, pad or concatenation that keeps everything goes."""
-    producers = graph.producers()
-
-    def drop(op: Op, out: Rewriter) -> bool:
-        if op.kind not in _MOVES or op.operand(0).is_const:
-            return False
-        source = op.operand(0)
-        if op.kind is Builtin.CONCATENATION and len(op.inputs) != 1:
-            return False
-        if op.kind is Builtin.RESHAPE:
-            before = producers.get(source)
-            while before is not None and before.kind is Builtin.RESHAPE and not before.operand(0).is_const:
-                source = out.current(before.operand(0))
-                before = producers.get(source)
-        if source.shape == op.output.shape:
-            out.replace(op.output, source)
-            return True
-        if op.kind is Builtin.RESHAPE and source is not op.operand(0):
-            out.reshape(source, op.output, op.origin)
-            return True
+                options = {**before.options, "fusedActivationFunction": int(activation)}
+                g.remove(op)
+                g.update(before, output=output, options=options, merged=[before, op])
+                return True
         return False
 
-    return rewrite(graph, drop)
-
-
-# An op of these kinds whose output has its input's shape hands its input on: there is nothing else it can do.
-_MOVES = kinds(Trait.PADS) | {
-    Builtin.RESHAPE, Builtin.SLICE, Builtin.CONCATENATION, Builtin.TILE, Builtin.BROADCAST_TO,
-}  # fmt: skip
+    return rewrite(graph, fuse_one)
 
 
 def separate_outputs(graph: Graph) -> Graph:
@@ -180,17 +109,19 @@ def separate_outputs(graph: Graph) -> Graph:
 
     A copy is a RESHAPE to the same shape; inputs and outputs are the caller's memory, so it moves bytes.
     """
-    out = Rewriter(graph)
-    for op in graph.ops:
-        out.keep(op)
+    names = Names(t.name for t in graph.tensors())
     taken: set[Tensor] = set(graph.inputs)
     outputs: list[Tensor] = []
+    copies: list[Op] = []
     for t in graph.outputs:
+        source = t
         if t in taken or t.is_const:
-            t = out.reshape(t, out.tensor(f"{t.name}_copy", t.shape, t.dtype, t.quant), (t.name,))
+            t = replace(source, name=names.fresh(f"{t.name}_copy"), data=None)
+            shape = ints(t.shape, names.fresh(f"{t.name}_shape"))
+            copies.append(Op(Builtin.RESHAPE, [source, shape], [t], {"newShape": t.shape}, (source.name,)))
         taken.add(t)
         outputs.append(t)
-    return Graph(list(graph.inputs), outputs, out.ops, graph.name)
+    return Graph(list(graph.inputs), outputs, [*graph.ops, *copies], graph.name)
 
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
@@ -200,8 +131,8 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     join_group_convolutions,
     pad_after_reshape,
     fuse_padding,
-    merge_transposes,  # before reshapes are merged: it makes some
+    tidy,  # fusion adds reshapes, and takes out what stood between others
     read_planes,
-    drop_moves_of_nothing,
+    tidy,
     separate_outputs,  # last: dropping a no-op may make an output an input
 )

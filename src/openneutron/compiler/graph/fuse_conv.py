@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from openneutron.compiler.graph.rewrite import Rewriter, rewrite
 from openneutron.compiler.graph.shapes import concat_axis, slice_of
 from openneutron.litert.ir import Builtin, Graph, Op, Padding, Quant, Tensor
+from openneutron.litert.rewriter import Rewriter, rewrite
 
 PADDING = "explicitPadding"
 """Option of convolutions in the compiler's graphs only: zero points around the input, (top, bottom, left,
-right). LiteRT knows SAME and VALID; the kernels take any padding."""
+right), beside what the operator pads itself. LiteRT knows SAME and VALID; the kernels take any padding."""
 
 PLANAR = "PlanarConv2D"
 """CUSTOM operator of the compiler's graphs only: CONV_2D of an input with its channels in planes, NCHW, with
-the inputs of CONV_2D and its options, and PLANAR_PADDING in the place of PADDING."""
-PLANAR_PADDING = "planarPadding"
+the inputs and options of CONV_2D, PADDING too."""
 PLANAR_CHANNELS = 4  # at most; with more, gathering taps one by one costs more than the copy it saves
 PLANAR_TAPS = 1024  # what the kernel takes
 
@@ -25,31 +24,24 @@ def pad_after_reshape(graph: Graph) -> Graph:
 
     1-D convolutions come so: padded with rank 3, computed with rank 4. Where others read PAD too, both exist.
     """
-    producers = graph.producers()
 
-    def swap(op: Op, out: Rewriter) -> bool:
-        pad = producers.get(op.operand(0)) if op.kind is Builtin.RESHAPE else None
-        if pad is None or pad.kind not in (Builtin.PAD, Builtin.PADV2) or not pad.operand(1).is_const:
+    def swap(g: Rewriter, op: Op) -> bool:
+        pad = g.maker(op.operand(0), Builtin.PAD, Builtin.PADV2) if op.kind is Builtin.RESHAPE else None
+        if pad is None or not pad.operand(1).is_const:
             return False
         source, padded, target = pad.operand(0), pad.output.shape, op.output.shape
         if [d for d in padded if d != 1] != [d for d in target if d != 1] or target == padded:
             return False
-        kept = iter(
-            [
-                (d, tuple(p))
-                for d, p, o in zip(source.shape, pad.operand(1).array, padded, strict=True)
-                if o != 1
-            ]
-        )
+        rows = zip(source.shape, pad.operand(1).array, padded, strict=True)
+        kept = iter([(d, tuple(p)) for d, p, o in rows if o != 1])
         axes = [(1, (0, 0)) if d == 1 else next(kept) for d in target]
         shape = tuple(d for d, _ in axes)
-        inner = out.current(source)
-        if shape != inner.shape:
-            inner = out.reshape(
-                inner, out.tensor(f"{source.name}_reshaped", shape, source.dtype, source.quant), op.origin
-            )
-        amounts = out.constant(f"{op.output.name}_padding", np.array([p for _, p in axes], np.int32))
-        out.add(pad.kind, [inner, amounts, *pad.inputs[2:]], op.output, pad.origin, pad.options)
+        inner = source
+        if shape != source.shape:
+            inner = g.tensor(f"{source.name}_reshaped", shape, source.dtype, source.quant)
+            g.reshape(source, inner, op.origin)
+        amounts = g.constant(f"{op.output.name}_padding", np.array([p for _, p in axes], np.int32))
+        g.add(pad.kind, [inner, amounts, *pad.inputs[2:]], op.output, pad.origin, pad.options)
         return True
 
     return rewrite(graph, swap)
@@ -62,12 +54,11 @@ def fuse_padding(graph: Graph) -> Graph:
     maximum leaves such taps out, which is the same if they hold the lowest value of all (PyTorch pads so) and
     every window has a tap inside. Averages are left alone: padding takes part in the count.
     """
-    producers = graph.producers()
 
-    def fuse_one(op: Op, out: Rewriter) -> bool:
+    def fuse_one(g: Rewriter, op: Op) -> bool:
         if op.kind not in _PADDED or PADDING in op.options:
             return False
-        pad = producers.get(op.operand(0))
+        pad = g.maker(op.operand(0))
         amounts = _padding_of(pad, lowest=op.kind is Builtin.MAX_POOL_2D) if pad is not None else None
         if pad is None or amounts is None:
             return False
@@ -83,8 +74,7 @@ def fuse_padding(graph: Graph) -> Graph:
             if max(top, bottom) >= sizes[0] or max(left, right) >= sizes[1]:
                 return False
         options = {**op.options, PADDING: (top, bottom, left, right)}
-        inputs = [out.current(pad.operand(0)), *op.inputs[1:]]
-        out.add(op.kind, inputs, op.output, (*pad.origin, *op.origin), options)
+        g.update(op, inputs=[pad.operand(0), *op.inputs[1:]], options=options, merged=[pad, op])
         return True
 
     return rewrite(graph, fuse_one)
@@ -116,7 +106,7 @@ def widen_depthwise_of_one(graph: Graph) -> Graph:
     Exact: the same products are added up and scaled in the same way.
     """
 
-    def widen(op: Op, out: Rewriter) -> bool:
+    def widen(g: Rewriter, op: Op) -> bool:
         if op.kind is not Builtin.DEPTHWISE_CONV_2D or op.operand(0).shape[3] != 1:
             return False
         weights = op.operand(1)
@@ -125,9 +115,9 @@ def widen_depthwise_of_one(graph: Graph) -> Graph:
         quant = weights.quant
         if not quant.is_per_tensor:
             quant = Quant(quant.scale, quant.zero_point, 0)
-        plain = out.constant(f"{weights.name}_plain", weights.array.transpose(3, 1, 2, 0).copy(), quant)
+        plain = g.constant(f"{weights.name}_plain", weights.array.transpose(3, 1, 2, 0).copy(), quant)
         options = {k: v for k, v in op.options.items() if k != "depthMultiplier"}
-        out.add(Builtin.CONV_2D, [op.operand(0), plain, *op.inputs[2:]], op.output, op.origin, options)
+        g.update(op, kind=Builtin.CONV_2D, inputs=[op.operand(0), plain, *op.inputs[2:]], options=options)
         return True
 
     return rewrite(graph, widen)
@@ -139,17 +129,16 @@ def join_group_convolutions(graph: Graph) -> Graph:
     Exact: it is computed group by group, each reading and writing its channels where they lie. Scales of
     weights become per channel, which is what the kernels take.
     """
-    producers, readers, outputs = graph.producers(), graph.consumers(), set(graph.outputs)
 
-    def joined(op: Op) -> tuple[Tensor, list[Op]] | None:
+    def joined(g: Rewriter, op: Op) -> tuple[Tensor, list[Op]] | None:
         if op.kind is not Builtin.CONCATENATION or op.output.rank != 4 or concat_axis(op) != 3:
             return None
-        parts = [producers.get(t) if t is not None else None for t in op.inputs]
-        convs = [p for p in parts if p is not None and p.kind is Builtin.CONV_2D]
+        parts = [g.maker(t, Builtin.CONV_2D) for t in op.inputs if t is not None]
+        convs = [p for p in parts if p is not None]
         if len(convs) != len(op.inputs) or len(convs) < 2 or op.options.get("fusedActivationFunction", 0):
             return None
         first = convs[0]
-        slices = [producers.get(conv.operand(0)) for conv in convs]
+        slices = [g.maker(conv.operand(0)) for conv in convs]
         source = slices[0].operand(0) if slices[0] is not None and slice_of(slices[0]) else None
         if source is None or source.shape[3] != len(convs) * first.operand(1).shape[3]:
             return None
@@ -167,31 +156,30 @@ def join_group_convolutions(graph: Graph) -> Graph:
                 or len(conv.inputs) != 3
                 or conv.inputs[2] is None
                 or conv.output.quant != op.output.quant
-                or conv.output in outputs
-                or len(readers[conv.output]) != 1
+                or not g.only_for(conv.output, op)
             ):
                 return None
         return source, convs
 
-    def join(op: Op, out: Rewriter) -> bool:
-        if (found := joined(op)) is None:
+    def join(g: Rewriter, op: Op) -> bool:
+        if (found := joined(g, op)) is None:
             return False
         source, convs = found
-        weights, bias = (_stacked(out, [conv.operand(i) for conv in convs]) for i in (1, 2))
+        weights, bias = (_stacked(g, [conv.operand(i) for conv in convs]) for i in (1, 2))
         origin = tuple(dict.fromkeys(name for conv in convs for name in conv.origin))
-        out.add(Builtin.CONV_2D, [out.current(source), weights, bias], op.output, origin, convs[0].options)
+        g.add(Builtin.CONV_2D, [source, weights, bias], op.output, origin, convs[0].options)
         return True
 
     return rewrite(graph, join)
 
 
-def _stacked(out: Rewriter, parts: list[Tensor]) -> Tensor:
+def _stacked(g: Rewriter, parts: list[Tensor]) -> Tensor:
     """Constants of several groups along their first axis, with a scale for every channel."""
     scales: list[float] = []
     for part in parts:
         assert part.quant is not None
         scales += part.quant.scale if not part.quant.is_per_tensor else part.quant.scale * part.shape[0]
-    return out.constant(
+    return g.constant(
         f"{parts[0].name}_groups", np.concatenate([p.array for p in parts]), Quant.per_axis(np.array(scales))
     )
 
@@ -201,7 +189,6 @@ def read_planes(graph: Graph) -> Graph:
 
     Exact: only the addresses of the taps change.
     """
-    producers, readers, outputs = graph.producers(), graph.consumers(), set(graph.outputs)
 
     def takes_planes(op: Op, source: Tensor) -> bool:
         if op.kind is not Builtin.CONV_2D or op.operand(0) is not source or not op.operand(1).is_const:
@@ -209,24 +196,19 @@ def read_planes(graph: Graph) -> Graph:
         weights = op.operand(1).shape
         return weights[3] == source.shape[3] and weights[1] * weights[2] * weights[3] <= PLANAR_TAPS
 
-    def planes_of(source: Tensor) -> Tensor | None:
-        before = producers.get(source)
-        if before is None or before.kind is not Builtin.TRANSPOSE or source in outputs:
-            return None
-        if source.shape[0] != 1 or source.shape[-1] > PLANAR_CHANNELS or source.dtype != "int8":
-            return None
-        if [int(p) for p in before.operand(1).array] != [0, 2, 3, 1]:
-            return None
-        return before.operand(0) if all(takes_planes(op, source) for op in readers[source]) else None
-
-    def read(op: Op, out: Rewriter) -> bool:
-        if op.kind is not Builtin.CONV_2D or (planes := planes_of(op.operand(0))) is None:
+    def read(g: Rewriter, op: Op) -> bool:
+        source = op.operand(0) if op.kind is Builtin.CONV_2D else None
+        before = g.maker(source, Builtin.TRANSPOSE) if source is not None else None
+        if source is None or before is None or g.is_output(source):
             return False
-        options = {k: v for k, v in op.options.items() if k != PADDING}
-        options[PLANAR_PADDING] = op.options.get(PADDING, (0, 0, 0, 0))
-        origin = (*producers[op.operand(0)].origin, *op.origin)
-        inputs = [out.current(planes), *op.inputs[1:]]
-        out.add(Builtin.CUSTOM, inputs, op.output, origin, options, custom_name=PLANAR)
+        if source.shape[0] != 1 or source.shape[-1] > PLANAR_CHANNELS or source.dtype != "int8":
+            return False
+        if [int(p) for p in before.operand(1).array] != [0, 2, 3, 1]:
+            return False
+        if not all(takes_planes(reader, source) for reader in g.readers(source)):
+            return False
+        inputs = [before.operand(0), *op.inputs[1:]]
+        g.update(op, kind=Builtin.CUSTOM, inputs=inputs, merged=[before, op], custom_name=PLANAR)
         return True
 
     return rewrite(graph, read)

@@ -1,28 +1,28 @@
 """Import: any static LiteRT graph becomes one of fewer operators, which the later stages know.
 
 Operators that only spell a reshape, a slice or a concatenation differently are rewritten to those; what can
-be computed now is computed now, by the oracle itself, so that folding never changes a bit.
+be computed now is computed now, by the oracle itself, so that folding never changes a bit. Then come the
+rules of `lower`: a graph of ours has been through them, one from a file has not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from openneutron.compiler.graph.check import check_graph
-from openneutron.compiler.graph.rewrite import Rewriter, drop_dead_ops, rewrite
 from openneutron.compiler.graph.shapes import axes_of, resolve_strided_slice
 from openneutron.diagnostics import fail
 from openneutron.litert.ir import Builtin, Graph, Op, Tensor, constant
 from openneutron.litert.reference import run_reference
+from openneutron.litert.rewriter import Rewriter, Rule, drop_dead_ops, rewrite
+from openneutron.lower.rules import optimize
 
 
 def import_graph(graph: Graph) -> Graph:
     """The graph in the compiler's few operators; one that makes no sense is a diagnostic."""
     graph = check_graph(drop_dead_ops(graph.verify()))
     graph = rewrite(graph, _legalize)
-    return fold_constants(graph)
+    return optimize(fold_constants(graph))
 
 
 def fold_constants(graph: Graph) -> Graph:
@@ -51,59 +51,59 @@ def fold_constants(graph: Graph) -> Graph:
         t: constant(t.name, v.reshape(t.shape), t.quant) for t, v in zip(wanted, values, strict=True)
     }
 
-    def fold(op: Op, out: Rewriter) -> bool:
+    def fold(g: Rewriter, op: Op) -> bool:
         if op.outputs[0] not in known:
             return False
         for t in op.outputs:
             if t in constants:
-                out.replace(t, constants[t])
+                g.replace(t, constants[t])
         return True
 
     return rewrite(graph, fold)
 
 
-def _legalize(op: Op, out: Rewriter) -> bool:
+def _legalize(g: Rewriter, op: Op) -> bool:
     rule = _RULES.get(op.kind)
-    return rule(op, out) if rule else False
+    return rule(g, op) if rule else False
 
 
-def _reshape_like(op: Op, out: Rewriter) -> bool:
-    out.reshape(op.operand(0), op.output, op.origin)
+def _reshape_like(g: Rewriter, op: Op) -> bool:
+    g.reshape(op.operand(0), op.output, op.origin)
     return True
 
 
-def _shape(op: Op, out: Rewriter) -> bool:
-    out.replace(op.output, out.constant(op.output.name, np.array(op.operand(0).shape, op.output.dtype)))
+def _shape(g: Rewriter, op: Op) -> bool:
+    g.replace(op.output, g.constant(op.output.name, np.array(op.operand(0).shape, op.output.dtype)))
     return True
 
 
-def _pack(op: Op, out: Rewriter) -> bool:
+def _pack(g: Rewriter, op: Op) -> bool:
     axis = int(op.options.get("axis", 0)) % op.output.rank
     parts: list[Tensor | None] = []
     for index in range(len(op.inputs)):
         t = op.operand(index)
         shape = (*t.shape[:axis], 1, *t.shape[axis:])
-        parts.append(out.reshape(t, out.tensor(f"{t.name}_packed", shape, t.dtype, t.quant), op.origin))
+        parts.append(g.reshape(t, g.tensor(f"{t.name}_packed", shape, t.dtype, t.quant), op.origin))
     if len(parts) == 1:
-        out.reshape(op.operand(0), op.output, op.origin)
+        g.reshape(op.operand(0), op.output, op.origin)
     else:
         options = {"axis": axis, "fusedActivationFunction": 0}
-        out.add(Builtin.CONCATENATION, parts, op.output, op.origin, options)
+        g.add(Builtin.CONCATENATION, parts, op.output, op.origin, options)
     return True
 
 
-def _unpack(op: Op, out: Rewriter) -> bool:
+def _unpack(g: Rewriter, op: Op) -> bool:
     source = op.operand(0)
     axis = int(op.options.get("axis", 0)) % source.rank
     shape = (*source.shape[:axis], 1, *source.shape[axis + 1 :])
     for index, t in enumerate(op.outputs):
         begin = [index if a == axis else 0 for a in range(source.rank)]
-        part = out.tensor(f"{t.name}_part", shape, source.dtype, source.quant)
-        out.reshape(out.slice(source, begin, part, op.origin), t, op.origin)
+        part = g.tensor(f"{t.name}_part", shape, source.dtype, source.quant)
+        g.reshape(g.slice(source, begin, part, op.origin), t, op.origin)
     return True
 
 
-def _split(op: Op, out: Rewriter) -> bool:
+def _split(g: Rewriter, op: Op) -> bool:
     source, axis_tensor = (
         (op.operand(1), op.operand(0)) if op.kind is Builtin.SPLIT else (op.operand(0), op.operand(2))
     )
@@ -117,12 +117,12 @@ def _split(op: Op, out: Rewriter) -> bool:
     (axis,) = axes_of(axis_tensor, source.rank)
     at = 0
     for t in op.outputs:
-        out.slice(source, [at if a == axis else 0 for a in range(source.rank)], t, op.origin)
+        g.slice(source, [at if a == axis else 0 for a in range(source.rank)], t, op.origin)
         at += t.shape[axis]
     return True
 
 
-def _strided_slice(op: Op, out: Rewriter) -> bool:
+def _strided_slice(g: Rewriter, op: Op) -> bool:
     """Masks and negative indices resolved: a SLICE, or a STRIDED_SLICE of full rank, and a RESHAPE."""
     if not all(op.operand(i).is_const for i in (1, 2, 3)):
         return False
@@ -131,16 +131,16 @@ def _strided_slice(op: Op, out: Rewriter) -> bool:
     if tuple(size) == op.output.shape:
         cut = op.output
     else:
-        cut = out.tensor(f"{op.output.name}_cut", size, source.dtype, source.quant)
+        cut = g.tensor(f"{op.output.name}_cut", size, source.dtype, source.quant)
     if all(s == 1 for s in stride):
-        out.slice(source, begin, cut, op.origin)
+        g.slice(source, begin, cut, op.origin)
     else:
         # Going backwards past index 0 can be written as a mask only: -1 would count from the end.
         mask = sum(1 << a for a, e in enumerate(end) if e < 0)
         bounds = (
-            out.ints(f"{cut.name}_begin", begin),
-            out.ints(f"{cut.name}_end", [max(e, 0) for e in end]),
-            out.ints(f"{cut.name}_stride", stride),
+            g.ints(f"{cut.name}_begin", begin),
+            g.ints(f"{cut.name}_end", [max(e, 0) for e in end]),
+            g.ints(f"{cut.name}_stride", stride),
         )
         options = {
             "beginMask": 0,
@@ -150,13 +150,13 @@ def _strided_slice(op: Op, out: Rewriter) -> bool:
             "shrinkAxisMask": 0,
             "offset": False,
         }
-        out.add(Builtin.STRIDED_SLICE, [source, *bounds], cut, op.origin, options)
+        g.add(Builtin.STRIDED_SLICE, [source, *bounds], cut, op.origin, options)
     if cut is not op.output:
-        out.reshape(cut, op.output, op.origin)
+        g.reshape(cut, op.output, op.origin)
     return True
 
 
-_RULES: dict[Builtin, Callable[[Op, Rewriter], bool]] = {
+_RULES: dict[Builtin, Rule] = {
     Builtin.SQUEEZE: _reshape_like,
     Builtin.EXPAND_DIMS: _reshape_like,
     Builtin.SHAPE: _shape,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from openneutron.litert.ir import Graph, Op
+from openneutron.litert.rewriter import Rewriter
 from openneutron.lower.layout import infer_layout, transposed_bytes
 from openneutron.lower.rules import cleanup, fusion, movement
-from openneutron.lower.rules.rewriter import Rewriter
 
 __all__ = ["RULES", "Rule", "finish", "optimize"]
 
@@ -58,6 +58,19 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+# What moves data, or would: merged, cancelled, taken out.
+MOVEMENT: tuple[Rule, ...] = tuple(
+    rule
+    for rule in RULES
+    if rule.function.__module__ == movement.__name__ or rule.function in cleanup.MOVES_NOTHING
+)
+
+
+def tidy(graph: Graph) -> Graph:
+    """Only the rules about ops that move data: fit for graphs with operators of a compiler's own."""
+    return optimize(graph, (RULES[0], *MOVEMENT))
+
+
 def optimize(graph: Graph, rules: Sequence[Rule] = RULES, counts: Counter[str] | None = None) -> Graph:
     """Apply the rules until none fires; the graph is verified after every round.
 
@@ -70,7 +83,7 @@ def optimize(graph: Graph, rules: Sequence[Rule] = RULES, counts: Counter[str] |
         changed = False
         for rule in rules:
             for op in rewriter.ops:
-                if rewriter.alive(op) and rule.function(rewriter, op):
+                if rewriter.apply(rule.function, op):
                     fired[rule.name] += 1
                     changed = True
         graph = rewriter.graph().verify()

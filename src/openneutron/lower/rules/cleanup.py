@@ -9,7 +9,7 @@ import numpy as np
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Builtin, Op, Quant, Tensor, Trait
 from openneutron.litert.reference import run_reference
-from openneutron.lower.rules.rewriter import Rewriter
+from openneutron.litert.rewriter import Rewriter
 
 
 def remove_dead_op(g: Rewriter, op: Op) -> bool:
@@ -81,6 +81,9 @@ def drop_idle_activation(g: Rewriter, op: Op) -> bool:
     scale, zero = op.output.quant.scale[0], op.output.quant.zero_point[0]
     below = zero == -128 if low == 0 else zero + low / scale <= -129
     return below and zero + high / scale >= 128 and _bypass_if_alike(g, op)
+
+
+MOVES_NOTHING = (drop_whole_slice, drop_empty_pad, drop_single_tile, drop_single_concatenation)
 
 
 def merge_requantize(g: Rewriter, op: Op) -> bool:

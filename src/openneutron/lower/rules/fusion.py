@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from openneutron.litert.ir import Activation, Builtin, Op, Padding, Tensor, Trait, kinds
-from openneutron.lower.rules.rewriter import Rewriter
+from openneutron.litert.rewriter import Rewriter
 
 _FUSED = {
     Builtin.RELU: Activation.RELU,

@@ -15,7 +15,7 @@ from openneutron.litert.perm import (
     reshaped_constant,
     transposed_constant,
 )
-from openneutron.lower.rules.rewriter import Rewriter
+from openneutron.litert.rewriter import Rewriter
 
 
 def reshape_in_place_of_squeeze(g: Rewriter, op: Op) -> bool:
