@@ -36,6 +36,7 @@ _HOME = {
     "get_cortex_m_recipe": "recipes.build",
     "get_imxrt700_recipe": "recipes.build",
     "combine_recipes": "recipes.combine",
+    "sweep": "commands.sweep",
 }
 
 __all__ = ["__version__", *_HOME]
@@ -55,6 +56,7 @@ register_when_loaded()  # the recipes, with executorch.export, whichever of the 
 
 
 if TYPE_CHECKING:
+    from openneutron.commands.sweep import sweep
     from openneutron.diagnostics import Diagnostic, OpenNeutronError, Reject
     from openneutron.options import (
         CompileOptions,

@@ -108,6 +108,10 @@ CODES: dict[str, CodeInfo] = {
         "operator demanded from the NPU",
         "The recipe was told that an operator must run on the NPU, and the NPU does not take it.",
     ),
+    "ON130": CodeInfo(
+        "wrong space of a search",
+        "The TOML file of a sweep has an unknown key, dimension, figure or a value of the wrong kind.",
+    ),
     "ON201": CodeInfo(
         "operator not in the table", "No OpSpec describes this operator, so it stays on the CPU."
     ),
@@ -324,4 +328,15 @@ CODES: dict[str, CodeInfo] = {
         "The program has no delegate that OpenNeutron's firmware runs: all operators stayed on the CPU, or "
         "NXP's converter made the delegates.",
     ),
+    "ON801": CodeInfo(
+        "results of a search cannot be kept",
+        "The folder cannot be written, another search is writing to it, or it holds those of another space.",
+    ),
+    "ON802": CodeInfo(
+        "workers of a search",
+        "No scheduler answers, a worker has other versions, or workers died at a trial three times.",
+    ),
+    "ON803": CodeInfo("the metric failed", "The user's own metric raised, or returned no finite number."),
+    "ON804": CodeInfo("nothing could be measured", "Every variant that was tried failed."),
+    "ON805": CodeInfo("a package is missing", "The search needs packages that are an extra of openneutron."),
 }

@@ -20,6 +20,7 @@ from openneutron.commands import (
     ops,
     report,
     run,
+    sweep,
 )
 
 
@@ -51,5 +52,6 @@ COMMANDS: tuple[Command, ...] = (
     merge_kernels,
     firmware,
     bench,
+    sweep,
     doctor,
 )

@@ -18,9 +18,9 @@ import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from openneutron.diagnostics import OpenNeutronError, fail, nearest
+from openneutron.diagnostics import OpenNeutronError, fail
 
 if TYPE_CHECKING:
     from openneutron.commands.progress import Steps
@@ -116,44 +116,11 @@ def _measure(budget: Budget, args: argparse.Namespace, steps: Steps) -> Loaded:
 
 def _arguments(budget: Budget, where: str) -> argparse.Namespace:
     """The budget's options as the compile command would have them; an unknown one is an error."""
-    from openneutron.commands.compile import add_compile_options
+    from openneutron.commands.arguments import option_namespace
 
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    add_compile_options(parser)
-    actions = {action.dest: action for action in parser._actions if action.dest not in ("help", "output")}
-    args = parser.parse_args([])
-    for key, value in budget.options.items():
-        if key not in actions:
-            fail("ON108", f"{where}: options.{key}", "there is no such option", nearest(key, actions))
-        setattr(args, key, _value(actions[key], value, f"{where}: options.{key}"))
+    args = option_namespace(budget.options, where, "ON108")
     args.model, args.data, args.samples, args.threads = budget.model, budget.data, budget.samples, None
     return args
-
-
-def _value(action: argparse.Action, value: Any, where: str) -> Any:
-    expected, good = "a string", isinstance(value, str)
-    if action.nargs == 0:
-        expected, good = "true or false", isinstance(value, bool)
-    elif action.nargs == "+":
-        expected = "a list of strings"
-        good = isinstance(value, list) and all(isinstance(item, str) for item in value)
-    elif action.type is int:
-        expected, good = "a number", isinstance(value, int) and not isinstance(value, bool)
-    elif action.type is not None:  # a size
-        try:
-            return action.type(str(value))  # type: ignore[operator]
-        except argparse.ArgumentTypeError as error:
-            fail("ON108", where, str(error), "Write bytes, or a size like 512K.")
-    if good and action.choices is not None:
-        expected, good = f"one of {', '.join(map(str, action.choices))}", value in action.choices
-    if not good:
-        fail(
-            "ON108",
-            where,
-            f"must be {expected} (got {value!r})",
-            "Options are those of `openneutron compile`.",
-        )
-    return value
 
 
 def _print(outcomes: list[Outcome]) -> None:

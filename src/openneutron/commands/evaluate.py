@@ -2,7 +2,8 @@
 
 Zoo classifiers are evaluated on the test split of scikit-learn's digits, which no training or calibration has
 seen. Other data: --data FILE.npz with the arrays `inputs` and `labels`, a CIFAR-10 folder
-(cifar-10-batches-py), a folder with MNIST's idx files, or a folder of pictures with one subfolder per class.
+(cifar-10-batches-py), a folder with MNIST's idx files, a folder of pictures with one subfolder per class, or
+the word `digits` for scikit-learn's digits in the shape the model takes.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ REMEDIES: dict[str, str] = {
     "ON106": "The message lists all names. For own models use FILE.py:CALLABLE.",
     "ON107": "Import only one of openneutron and executorch.backends.nxp in a process.",
     "ON108": "The message names the key and lists those it knows; examples/ci/budget.toml is an example.",
+    "ON130": "The message names the key and lists those it knows; docs/sweep.md has an example.",
     "ON109": "Use neutron, cortex-m or imxrt700.",
     "ON110": "The message says what is asked for twice; leave one of them out.",
     "ON111": "Leave the operator out of on_npu, or change the model so that the reason in the message goes.",
@@ -92,6 +93,11 @@ REMEDIES: dict[str, str] = {
     "ON704": "The message is the firmware's own; a kernel that is not linked is added by `merge-kernels`.",
     "ON705": "Report it with the model, if you can share it.",
     "ON706": "`openneutron compile` says why nodes stay on the CPU; firmware needs the open converter.",
+    "ON801": "Wait for the other search, or name another folder with -o.",
+    "ON802": "Install the same versions of openneutron everywhere, and give the scheduler's address.",
+    "ON803": "The metric is called with a function that runs the program: `outputs = run(*inputs)`.",
+    "ON804": "Compile the model by itself first: openneutron compile MODEL.",
+    "ON805": "pip install 'openneutron[sweep]'",
 }
 
 

@@ -120,6 +120,8 @@ def dataset_of(source: Source, given: str | None) -> Dataset | None:
     """The labelled data the user gives, or those of a zoo classifier of small pictures."""
     if given is not None:
         shape = tuple(source.example_inputs[0].shape) if source.example_inputs else ()
+        if given == "digits":
+            return load_digits(shape)
         return load_folder(Path(given), shape)
     entry = source.entry
     if entry is None or len(entry.input_shapes) != 1:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,8 +40,8 @@ def load_source(text: str) -> Source:
     """The model that `text` names."""
     path = Path(text)
     if ".py:" in text:
-        file, _, name = text.rpartition(":")
-        return _from_callable(Path(file), name)
+        file, _, call = text.partition(".py:")
+        return _from_callable(Path(f"{file}.py"), *parse_call(call, text))
     if path.suffix == ".tflite":
         return Source(path.stem, None, (), litert=read_file(path))
     if path.suffix == ".pt2":
@@ -105,30 +106,58 @@ def check_static(program: ExportedProgram, where: str) -> None:
             )
 
 
-def _from_callable(path: Path, name: str) -> Source:
+def parse_call(text: str, where: str) -> tuple[str, dict[str, Any]]:
+    """A function's name and the values given with it: `net`, or `net(width=0.5, resolution=96)`."""
+    try:
+        tree = ast.parse(text, mode="eval").body
+        if isinstance(tree, ast.Name):
+            return tree.id, {}
+        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and not tree.args:
+            return tree.func.id, {str(k.arg): ast.literal_eval(k.value) for k in tree.keywords if k.arg}
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        pass
+    fail(
+        "ON604", where, f"'{text}' is no call of a function", "Write FUNCTION, or FUNCTION(name=value, ...)."
+    )
+
+
+def _from_callable(path: Path, name: str, parameters: dict[str, Any]) -> Source:
+    function, where = _function(path, name), f"{path}:{name}"
+    try:
+        result = function(**parameters)
+    except OpenNeutronError:
+        raise
+    except Exception as error:
+        _user_error(where, error)
+    return _checked(where, path.stem, result)
+
+
+def load_function(text: str) -> Callable[..., Any]:
+    """The function that `FILE.py:FUNCTION` names: the user's own code."""
+    file, colon, name = text.partition(".py:")
+    if not colon:
+        fail("ON604", text, "names no function of a Python file", "Write FILE.py:FUNCTION.")
+    return _function(Path(f"{file}.py"), name)
+
+
+def _function(path: Path, name: str) -> Callable[..., Any]:
     read_file(path)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.resolve().parent))  # so that the file can import its neighbours
-    where = f"{path}:{name}"
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         _user_error(str(path), error)
     function = getattr(module, name, None)
     if not callable(function):
-        known = [
+        own = (
             n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == path.stem
-        ]
-        fail("ON604", where, f"the file has no function '{name}'", f"It has: {', '.join(known) or 'none'}.")
-    try:
-        result = function()
-    except OpenNeutronError:
-        raise
-    except Exception as error:
-        _user_error(where, error)
-    return _checked(where, path.stem, result)
+        )
+        listing = ", ".join(own) or "none"
+        fail("ON604", f"{path}:{name}", f"the file has no function '{name}'", f"It has: {listing}.")
+    return function
 
 
 def _checked(where: str, stem: str, result: Any) -> Source:

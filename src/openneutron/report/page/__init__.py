@@ -25,7 +25,7 @@ def render_page(data: Mapping[str, Any]) -> str:
     summary = data["summary"]
     name = str(data.get("name") or "program")
     values = {
-        "policy": _policy(style, script),
+        "policy": content_policy(style, script),
         "generator": escape(str(data.get("generator", "openneutron"))),
         "title": escape(f"{name} on {summary['chip']}"),
         "name": escape(name),
@@ -35,8 +35,12 @@ def render_page(data: Mapping[str, Any]) -> str:
         "data": embed_json(data),
         "script": script,
     }
-    parts = _text("page.html").split("{{")
-    # Each marker is replaced where the template has it: nothing in a value is ever taken for a marker.
+    return fill_template(_text("page.html"), values)
+
+
+def fill_template(template: str, values: Mapping[str, str]) -> str:
+    """The template with a value for each marker; nothing in a value is ever taken for a marker."""
+    parts = template.split("{{")
     filled = [values[key] + rest for key, _, rest in (part.partition("}}") for part in parts[1:])]
     return parts[0] + "".join(filled)
 
@@ -58,7 +62,7 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _policy(style: str, script: str) -> str:
+def content_policy(style: str, script: str) -> str:
     """No request of any kind; only this very style and this very script."""
 
     def digest(text: str) -> str:

@@ -1,0 +1,71 @@
+"""Options of `openneutron compile` as a file has them: names and values, checked like the command line's."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from openneutron.commands.compile import add_compile_options
+from openneutron.diagnostics import fail, nearest
+
+
+def option_namespace(options: Mapping[str, Any], where: str, code: str) -> argparse.Namespace:
+    """The options as the compile command would have them; an unknown one is an error."""
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_compile_options(parser)
+    actions = {action.dest: action for action in parser._actions if action.dest not in ("help", "output")}
+    args = parser.parse_args([])
+    for key, value in options.items():
+        place = f"{where}: options.{key}"
+        if key not in actions:
+            fail(code, place, "there is no such option", nearest(key, actions))
+        setattr(args, key, _value(actions[key], value, place, code))
+    return args
+
+
+def option_words(options: Mapping[str, Any]) -> list[str]:
+    """The same options as words of a command line."""
+    parser = argparse.ArgumentParser()
+    add_compile_options(parser)
+    actions = {action.dest: action for action in parser._actions}
+    words: list[str] = []
+    for key, value in options.items():
+        action = actions[key]
+        name = max(action.option_strings, key=len)
+        if isinstance(action, argparse.BooleanOptionalAction):
+            words.append(
+                next(s for s in action.option_strings if s.startswith("--no-") is not value and len(s) > 2)
+            )
+        elif action.nargs == 0:
+            words += [name] if value else []
+        elif isinstance(value, list | tuple):
+            words += [name, *map(str, value)] if value else []
+        elif value is not None:
+            words += [name, str(value)]
+    return words
+
+
+def _value(action: argparse.Action, value: Any, where: str, code: str) -> Any:
+    expected, good = "a string", isinstance(value, str)
+    if action.nargs == 0:
+        expected, good = "true or false", isinstance(value, bool)
+    elif action.nargs == "+":
+        expected = "a list of strings"
+        good = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+    elif action.type is int:
+        expected, good = "a number", isinstance(value, int) and not isinstance(value, bool)
+    elif action.type is float:
+        expected, good = "a number", isinstance(value, int | float) and not isinstance(value, bool)
+    elif action.type is not None:  # a size
+        try:
+            return action.type(str(value))  # type: ignore[operator]
+        except argparse.ArgumentTypeError as error:
+            fail(code, where, str(error), "Write bytes, or a size like 512K.")
+    if good and action.choices is not None:
+        expected, good = f"one of {', '.join(map(str, action.choices))}", value in action.choices
+    if not good:
+        fail(
+            code, where, f"must be {expected} (got {value!r})", "Options are those of `openneutron compile`."
+        )
+    return value

@@ -1,0 +1,224 @@
+"""Search over variants of a model for the best trade-offs, on this machine or on a Dask cluster.
+
+SPACE.toml says what varies, what is wanted and what must be kept:
+
+  model = "net.py:mobilenet"              # any MODEL of `openneutron compile`
+  [parameters]                            # of the function
+  width = [0.25, 0.5]
+  [options]                               # of `openneutron compile`
+  per_channel = [false, true]
+  [objectives]
+  accuracy = "max"
+  sram_bytes = "min"
+  [limits]
+  sram_bytes = "<= 512K"
+
+docs/sweep.md describes it in full. A search that was interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openneutron.diagnostics import fail
+
+if TYPE_CHECKING:
+    from openneutron.search.engine import Progress, Row, Search
+    from openneutron.search.space import Space
+    from openneutron.search.workers import Workers
+
+NAME = "sweep"
+HELP = "search over variants: the best trade-offs within limits"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("space", metavar="SPACE.toml", help="what varies, see above")
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", help="where results go (default: SPACE.sweep beside it)"
+    )
+    parser.add_argument(
+        "--trials", type=int, metavar="N", help="at most N trials, instead of the space's own"
+    )
+    add_worker_arguments(parser)
+    parser.add_argument(
+        "--reports",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="a report page for every trial (default)",
+    )
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+
+
+def add_worker_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where trials run."""
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="processes of this machine (default: one per core)"
+    )
+    parser.add_argument(
+        "--dask",
+        metavar="ADDRESS",
+        help="a Dask scheduler, e.g. tcp://host:8786, or `local` for a cluster here",
+    )
+
+
+def execute(args: argparse.Namespace) -> None:
+    """Search, write, print."""
+    from dataclasses import replace
+
+    from openneutron.search.space import read_space
+
+    path = Path(args.space)
+    space = read_space(path)
+    if args.trials is not None:
+        if args.trials < 1:
+            fail("ON104", "option --trials", f"must be positive (got {args.trials})")
+        space = replace(space, trials=args.trials)
+    folder = Path(args.output) if args.output else path.with_suffix(".sweep")
+    data = _searched(space, folder, jobs=args.jobs, dask=args.dask, reports=args.reports)
+    if args.json:
+        print(json.dumps(data, indent=2))
+    else:
+        print_sweep(data, folder)
+
+
+def sweep(
+    space: Mapping[str, Any] | str | Path,
+    folder: str | Path | None = None,
+    *,
+    jobs: int | None = None,
+    dask: str | None = None,
+    reports: bool = True,
+) -> dict[str, Any]:
+    """Search over a space: a TOML file, or a table like one. Returns what `sweep --json` prints."""
+    from openneutron.search.space import make_space, read_space
+
+    if isinstance(space, Mapping):
+        if folder is None:
+            fail("ON104", "folder", "a space that is no file has no place beside it", "Name a folder.")
+        return _searched(make_space(space), Path(folder), jobs=jobs, dask=dask, reports=reports)
+    place = Path(folder) if folder is not None else Path(space).with_suffix(".sweep")
+    return _searched(read_space(Path(space)), place, jobs=jobs, dask=dask, reports=reports)
+
+
+def _searched(
+    space: Space, folder: Path, *, jobs: int | None, dask: str | None, reports: bool
+) -> dict[str, Any]:
+    from openneutron import __version__
+    from openneutron.commands.arguments import option_namespace
+    from openneutron.files import write_atomically
+    from openneutron.search.engine import Search
+    from openneutron.search.page import render_sweep
+    from openneutron.search.results import as_csv, prune_programs, sweep_data
+    from openneutron.search.space import CODE, Choice
+
+    for name, dimension in space.dimensions.items():
+        if name.startswith("options.") and name != "options.keep_float_worst":
+            values = dimension.values if isinstance(dimension, Choice) else (dimension.low, dimension.high)
+            for value in values:  # a wrong value is found now, not in the tenth trial
+                option_namespace({name.removeprefix("options."): value}, "space", CODE)
+    fixed = {k.removeprefix("options."): v for k, v in space.fixed.items() if k.startswith("options.")}
+    option_namespace({k: v for k, v in fixed.items() if k != "keep_float_worst"}, "space", CODE)
+    search = Search(space, folder, reports)
+    rows = _run(search, jobs, dask)
+    prune_programs(rows, folder)
+    data = sweep_data(space, rows, folder)
+    write_atomically(folder / "sweep.json", json.dumps(data, indent=2).encode())
+    write_atomically(folder / "sweep.csv", as_csv(data).encode())
+    write_atomically(folder / "sweep.html", render_sweep(data, f"openneutron {__version__}").encode())
+    return data
+
+
+def _run(search: Search, jobs: int | None, dask: str | None) -> list[Row]:
+    """Run with a live table on a terminal, a line a trial elsewhere."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        return search.run(
+            worker_maker(jobs, dask), lambda found: console.print(_state(found), soft_wrap=True)
+        )
+    with Live(console=console, transient=True) as live:
+        return search.run(worker_maker(jobs, dask), lambda found: live.update(_table(found)))
+
+
+def worker_maker(jobs: int | None, dask: str | None) -> Callable[[Callable[[str], None]], Workers]:
+    """What makes the workers, once there is something to run."""
+    from openneutron.commands.trial import execute_trial
+    from openneutron.search.workers import Dask, Here, Processes
+
+    count = jobs if jobs is not None else os.cpu_count() or 1
+    if count < 1:
+        fail("ON104", "option --jobs", f"must be positive (got {count})")
+
+    def make(log: Callable[[str], None]) -> Workers:
+        if dask is not None:
+            return Dask(execute_trial, dask, count, log)
+        return Here(execute_trial) if count == 1 else Processes(execute_trial, count, log)
+
+    return make
+
+
+def _state(found: Progress) -> str:
+    left = "" if found.seconds_left is None else f", {found.seconds_left:.0f} s left"
+    return f"{found.done} of {found.total} trials, {found.failed} failed{left}{_best(found)}"
+
+
+def _best(found: Progress) -> str:
+    if found.best is None:
+        return ""
+    point = ", ".join(f"{name.split('.', 1)[1]} {value}" for name, value in found.best.point.items())
+    return f"; best so far: trial {found.best.outcome.number} ({point})"
+
+
+def _table(found: Progress) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_row("trials", f"{found.done} of {found.total}, {found.failed} failed")
+    if found.seconds_left is not None:
+        table.add_row("left", f"{found.seconds_left:.0f} s")
+    table.add_row("best so far", _best(found).removeprefix("; best so far: ") or "none yet")
+    return table
+
+
+def print_sweep(data: Mapping[str, Any], folder: Path) -> None:
+    """The front as a table, then where everything is."""
+    from rich.table import Table
+
+    from openneutron.report.terminal import make_console
+
+    console = make_console()
+    trials: Sequence[Mapping[str, Any]] = data["trials"]
+    names = [*data["dimensions"], *data["objectives"]]
+    table = Table(box=None, padding=(0, 2, 0, 0), title="The front", title_justify="left")
+    table.add_column("trial", justify="right")
+    for name in names:
+        table.add_column(name.split(".", 1)[-1], justify="right", overflow="fold")
+    for trial in (t for t in trials if t["front"]):
+        values = [trial["point"].get(name, trial["figures"].get(name)) for name in names]
+        table.add_row(
+            str(trial["number"]), *(f"{v:,.6g}" if isinstance(v, float) else str(v) for v in values)
+        )
+    console.print(table)
+    over = sum(t["state"] == "over a limit" for t in trials)
+    failed = [t for t in trials if t["state"] == "failed"]
+    console.print(
+        f"{len(trials)} trials, {len(data['front'])} on the front, {over} over a limit, {len(failed)} failed"
+    )
+    for code in dict.fromkeys(t["code"] for t in failed):
+        same = [t for t in failed if t["code"] == code]
+        console.print(
+            f"{len(same)} failed with {code}, e.g. trial {same[0]['number']}: {same[0]['reason']}",
+            markup=False,
+            soft_wrap=True,
+        )
+    if not data["front"]:
+        console.print("no trial kept every limit", style="bold red")
+    console.print(f"page: {folder / 'sweep.html'}; programs, reports and commands: {folder}", soft_wrap=True)

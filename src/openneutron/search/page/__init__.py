@@ -1,0 +1,33 @@
+"""The page of a search: one file that needs nothing else and can reach nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from openneutron.report.page import content_policy, embed_json, fill_template
+
+
+def render_sweep(data: Mapping[str, Any], generator: str) -> str:
+    """The page of a search's data."""
+    base = files("openneutron.report.page").joinpath("page.css").read_text("utf-8")
+    style = base + _text("sweep.css")
+    script = f"(() => {{\n'use strict';\n{_text('sweep.js')}}})();\n"
+    return fill_template(
+        _text("sweep.html"),
+        {
+            "policy": content_policy(style, script),
+            "generator": escape(generator),
+            "title": escape(f"{data['model']}: variants"),
+            "name": escape(str(data["model"])),
+            "style": style,
+            "data": embed_json(data),
+            "script": script,
+        },
+    )
+
+
+def _text(name: str) -> str:
+    return files(__name__).joinpath(name).read_text("utf-8")

@@ -1,0 +1,212 @@
+"""Which point is tried next, and what is known already: an Optuna study in a file.
+
+A small space is a grid and needs no sampler. Otherwise points come in batches of a fixed size, each from a
+sampler with its own seed, and results are told in the order of their numbers: the same space and seed give
+the same trials, however many workers there are and however often the search was interrupted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from openneutron.diagnostics import fail
+from openneutron.search.space import Choice, Dimension, Point, Space
+from openneutron.search.trial import DONE, FAILED, OVER, Outcome
+
+if TYPE_CHECKING:
+    import optuna
+
+JOURNAL = "study.journal"
+_ROW, _SPACE, _POINT = "openneutron", "space", "point"
+_TRIES = 20  # of the sampler, to find a point that is new
+_AGAIN = "Extend it with more trials, or start afresh: remove the folder or choose another with -o."
+
+
+class Study:
+    """The trials of a space, kept in `folder`; one process at a time may hold it."""
+
+    def __init__(self, space: Space, folder: Path):
+        self.space = space
+        self.optuna = _optuna()
+        self._lock = _locked(folder)
+        storage = self.optuna.storages.JournalStorage(
+            self.optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL))
+        )
+        self._study = self.optuna.create_study(
+            study_name="sweep",
+            storage=storage,
+            directions=list(space.objectives.values()),
+            load_if_exists=True,
+        )
+        known = self._study.user_attrs.get(_SPACE)
+        if known is None:
+            self._study.set_user_attr(_SPACE, space.digest)
+        elif known != space.digest:
+            fail(
+                "ON801",
+                str(folder),
+                "holds the trials of another space, or of this one before it was changed",
+                _AGAIN,
+            )
+        self._asked: dict[int, optuna.trial.Trial | optuna.trial.FrozenTrial] = {}
+        self._known: dict[str, Outcome] = {}
+        for trial in self._study.get_trials(deepcopy=False):
+            if (row := trial.user_attrs.get(_ROW)) is not None:
+                self._known[_key(trial.user_attrs[_POINT])] = _outcome(row)
+
+    def close(self) -> None:
+        """Let others have it."""
+        self._lock.close()
+
+    def finished(self) -> list[tuple[Point, Outcome]]:
+        """What is known of the space's points, by number."""
+        rows = [t.user_attrs for t in self._study.get_trials(deepcopy=False) if _ROW in t.user_attrs]
+        found = [(row[_POINT], _outcome(row[_ROW])) for row in rows]
+        return sorted(found, key=lambda item: item[1].number)
+
+    def batches(self) -> Iterator[list[tuple[int, Point]]]:
+        """What is still to be run, batch by batch: tell the outcomes of one before asking for the next."""
+        if self.space.is_grid:
+            points = list(enumerate(self.space.grid()))
+            yield [(i, point) for i, point in points if _key(point) not in self._known]
+            return
+        while (start := len(self._known)) < self.space.trials:
+            batch = self._ask(min(self.space.batch, self.space.trials - start), start)
+            if not batch:
+                return  # every point of the space has been tried
+            yield batch
+
+    def tell(self, point: Point, outcome: Outcome) -> None:
+        """Keep what came of a point."""
+        self._known[_key(point)] = outcome
+        values = [outcome.figures[name] for name in self.space.objectives] if outcome.state == DONE else None
+        state = getattr(self.optuna.trial.TrialState, _STATES[outcome.state])
+        attributes = {_ROW: _plain(outcome), _POINT: point}
+        asked = self._asked.pop(outcome.number, None)
+        if asked is None:
+            distributions = {name: _distribution(self.optuna, d) for name, d in self.space.dimensions.items()}
+            self._study.add_trial(
+                self.optuna.trial.create_trial(
+                    state=state,
+                    values=values,
+                    params=point,
+                    distributions=distributions,
+                    user_attrs=attributes,
+                )
+            )
+            return
+        storage = self._study._storage  # a trial taken over from a process that died is a frozen one
+        for name, value in attributes.items():
+            storage.set_trial_user_attr(asked._trial_id, name, value)
+        self._study.tell(asked.number, values, state=state)
+
+    def _ask(self, count: int, start: int) -> list[tuple[int, Point]]:
+        """A batch of new points; first those that a process asked for and did not live to tell."""
+        state = self.optuna.trial.TrialState
+        left = self._study.get_trials(deepcopy=False, states=(state.RUNNING,))
+        batch: list[tuple[int, Point]] = []
+        for trial in left[:count]:
+            self._asked[start + len(batch)] = trial
+            batch.append((start + len(batch), dict(trial.params)))
+        if batch:
+            return batch
+        seed = random.Random(f"{self.space.seed} {start}").randrange(2**31)
+        self._study.sampler = self.optuna.samplers.TPESampler(
+            seed=seed, multivariate=True, n_startup_trials=8
+        )
+        distributions = {name: _distribution(self.optuna, d) for name, d in self.space.dimensions.items()}
+        seen = {*self._known}
+        size = self.space.grid_size
+        while len(batch) < count and (size is None or len(seen) < size):
+            for _ in range(_TRIES):
+                trial = self._study.ask(distributions)
+                point = dict(trial.params)
+                if _key(point) not in seen:
+                    break
+                self._study.tell(trial, state=state.FAIL)
+            else:
+                point = self._unseen(seen, seed)
+                self._study.enqueue_trial(point)
+                trial = self._study.ask(distributions)
+            seen.add(_key(point))
+            self._asked[start + len(batch)] = trial
+            batch.append((start + len(batch), point))
+        return batch
+
+    def _unseen(self, seen: set[str], seed: int) -> Point:
+        """A point at random that was not tried: the sampler keeps coming back to what it knows."""
+        draw = random.Random(seed + len(seen))
+        if self.space.grid_size is not None and self.space.grid_size <= 100_000:
+            return draw.choice([point for point in self.space.grid() if _key(point) not in seen])
+        while True:
+            point = {name: _draw(d, draw) for name, d in self.space.dimensions.items()}
+            if _key(point) not in seen:
+                return point
+
+
+_STATES = {DONE: "COMPLETE", OVER: "PRUNED", FAILED: "FAIL"}
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ModuleNotFoundError:
+        fail("ON805", "sweep", "Optuna is not installed", "pip install 'openneutron[sweep]'")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+def _locked(folder: Path) -> IO[str]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        fail("ON801", str(folder), f"cannot be written: {error.strerror}", "Choose another folder with -o.")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        fail(
+            "ON801",
+            str(folder),
+            "another search is writing to it",
+            "Wait for it, or choose another folder with -o.",
+        )
+    return lock
+
+
+def _distribution(optuna: Any, dimension: Dimension) -> Any:
+    if isinstance(dimension, Choice):
+        return optuna.distributions.CategoricalDistribution(dimension.values)
+    if dimension.is_int:
+        step = int(dimension.step or 1)
+        high = dimension.low + (dimension.high - dimension.low) // step * step
+        return optuna.distributions.IntDistribution(dimension.low, int(high), log=dimension.log, step=step)
+    return optuna.distributions.FloatDistribution(
+        dimension.low, dimension.high, log=dimension.log, step=dimension.step
+    )
+
+
+def _draw(dimension: Dimension, draw: random.Random) -> Any:
+    if isinstance(dimension, Choice):
+        return draw.choice(dimension.values)
+    if dimension.is_int:
+        return draw.randrange(int(dimension.low), int(dimension.high) + 1, int(dimension.step or 1))
+    return draw.uniform(dimension.low, dimension.high)
+
+
+def _key(point: Point) -> str:
+    return json.dumps(point, sort_keys=True, default=str)
+
+
+def _plain(outcome: Outcome) -> dict[str, Any]:
+    return {key: value for key, value in outcome.as_row({}).items() if key != "point"}
+
+
+def _outcome(row: dict[str, Any]) -> Outcome:
+    return Outcome(**row)

@@ -1,0 +1,29 @@
+"""The versions that results depend on, here and on workers."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+PACKAGES = ("openneutron", "torch", "executorch", "torchao", "ai-edge-litert", "numpy")
+
+
+def installed() -> dict[str, str]:
+    """Package and version; empty where it is not installed."""
+    return {name: _version(name) for name in PACKAGES}
+
+
+def differing(here: dict[str, str], there: dict[str, str]) -> str:
+    """What differs, in words that name both; empty if nothing does."""
+    found = [
+        f"{name} {there.get(name) or 'missing'} there, {mine or 'missing'} here"
+        for name, mine in here.items()
+        if (there.get(name) or "").split("+")[0] != mine.split("+")[0]
+    ]
+    return "versions differ: " + "; ".join(found) if found else ""
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
