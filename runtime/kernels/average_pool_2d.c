@@ -12,20 +12,23 @@ static void pixel(const NeutronAveragePool2DParams *p, const int8_t *input, uint
                   int8_t *out) {
     const NeutronWindow *w = &p->window;
     NeutronTaps taps = neutron_pool_taps(w, oy, ox);
-    int32_t count = (int32_t)((taps.y1 - taps.y0) * (taps.x1 - taps.x0));
+    uint32_t count = (taps.y1 - taps.y0) * (taps.x1 - taps.x0);
     for (uint32_t c0 = 0; c0 < w->in_c; c0 += NEUTRON_POOL_CHUNK) {
         uint32_t channels = w->in_c - c0 < NEUTRON_POOL_CHUNK ? w->in_c - c0 : NEUTRON_POOL_CHUNK;
         int32_t sums[NEUTRON_POOL_CHUNK] = {0};
         for (uint32_t y = taps.y0; y < taps.y1; ++y) {
             const int8_t *in =
                 input + neutron_row_offset(&p->input, w->in_h, b, y) + (size_t)taps.x0 * p->input.pixel + c0;
-            for (uint32_t x = taps.x0; x < taps.x1; ++x, in += p->input.pixel) {
-                for (uint32_t c = 0; c < channels; ++c) sums[c] += in[c];
+            for (uint32_t x = 0; x < taps.x1 - taps.x0; ++x) {
+                const int8_t *tap = in + (size_t)x * p->input.pixel;
+                for (uint32_t c = 0; c < channels; ++c) sums[c] += tap[c];
             }
         }
         for (uint32_t c = 0; c < channels; ++c) {
-            int32_t half = count / 2;
-            int32_t mean = (sums[c] > 0 ? sums[c] + half : sums[c] - half) / count;
+            /* By magnitude: 2^24 times -128 is the least int32, and half of the count would be taken from it. */
+            uint32_t sum = sums[c] < 0 ? 0u - (uint32_t)sums[c] : (uint32_t)sums[c];
+            int32_t mean = (int32_t)((sum + count / 2u) / count);
+            if (sums[c] < 0) mean = -mean;
             out[c0 + c] = (int8_t)neutron_clamp(mean, p->clamp_min, p->clamp_max);
         }
     }

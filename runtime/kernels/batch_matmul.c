@@ -44,8 +44,9 @@ static uint32_t dot(const NeutronBatchMatmulParams *p, const int8_t *lhs, const 
         for (uint32_t k = 0; k < p->k; ++k) sum += (uint32_t)((lhs[k] - p->lhs_zero) * (rhs[k] - p->rhs_zero));
         return sum;
     }
-    for (uint32_t k = 0; k < p->k; ++k, lhs += p->lhs_column, rhs += p->rhs_row) {
-        sum += (uint32_t)((*lhs - p->lhs_zero) * (*rhs - p->rhs_zero));
+    for (uint32_t k = 0; k < p->k; ++k) {
+        int32_t a = lhs[(size_t)k * p->lhs_column] - p->lhs_zero;
+        sum += (uint32_t)(a * (rhs[(size_t)k * p->rhs_row] - p->rhs_zero));
     }
     return sum;
 }
@@ -56,9 +57,10 @@ static uint32_t dot(const NeutronBatchMatmulParams *p, const int8_t *lhs, const 
 static void row_times_columns(const NeutronBatchMatmulParams *p, const int8_t *lhs, const int8_t *rhs, uint32_t count,
                               uint32_t sums[COLUMNS]) {
     memset(sums, 0, COLUMNS * sizeof *sums);
-    for (uint32_t k = 0; k < p->k; ++k, lhs += p->lhs_column, rhs += p->rhs_row) {
-        int32_t a = *lhs - p->lhs_zero;
-        for (uint32_t j = 0; j < count; ++j) sums[j] += (uint32_t)(a * (rhs[j] - p->rhs_zero));
+    for (uint32_t k = 0; k < p->k; ++k) {
+        int32_t a = lhs[(size_t)k * p->lhs_column] - p->lhs_zero;
+        const int8_t *row = rhs + (size_t)k * p->rhs_row;
+        for (uint32_t j = 0; j < count; ++j) sums[j] += (uint32_t)(a * (row[j] - p->rhs_zero));
     }
 }
 

@@ -69,8 +69,8 @@ static void gather(const Source *s, uint32_t oy, uint32_t ox, int8_t *patch) {
         if (joined) {
             put(&patch, at, 0, (size_t)(end - first) * w->in_c);
         } else {
-            for (uint32_t kx = first; kx < end; ++kx, at += (size_t)w->dilation_w * view->pixel) {
-                put(&patch, at, 0, w->in_c);
+            for (uint32_t i = 0; i < end - first; ++i) {
+                put(&patch, at + (size_t)i * w->dilation_w * view->pixel, 0, w->in_c);
             }
         }
         put(&patch, NULL, s->zero, (size_t)(w->kernel_w - end) * w->in_c);

@@ -51,18 +51,16 @@ static int32_t check(const NeutronMachine *machine, const NeutronConv2DPlanarPar
 static void gather(const NeutronConv2DPlanarParams *p, const int8_t *input, uint32_t oy, uint32_t ox, int8_t *patch) {
     const NeutronWindow *w = &p->window;
     int32_t top = (int32_t)(oy * w->stride_h) - w->pad_top, x = (int32_t)(ox * w->stride_w) - w->pad_left;
-    size_t step = (size_t)w->dilation_w * p->input.pixel;
     uint32_t first, end;
     neutron_taps(x, w->kernel_w, w->dilation_w, w->in_w, &first, &end);
-    ptrdiff_t start = (x + (int32_t)(first * w->dilation_w)) * (ptrdiff_t)p->input.pixel;
-    for (uint32_t c = 0; c < w->in_c; ++c, input += p->plane) {
+    for (uint32_t c = 0; c < w->in_c; ++c) {
         int32_t y = top;
         for (uint32_t ky = 0; ky < w->kernel_h; ++ky, y += (int32_t)w->dilation_h, patch += w->kernel_w) {
             uint32_t kx = 0;
             if (y >= 0 && y < (int32_t)w->in_h && first < end) {
-                const int8_t *at = input + (size_t)y * p->input.row + start;
+                const int8_t *row = input + (size_t)c * p->plane + (size_t)y * p->input.row;
                 for (; kx < first; ++kx) patch[kx] = (int8_t)p->input_zero;
-                for (; kx < end; ++kx, at += step) patch[kx] = *at;
+                for (; kx < end; ++kx) patch[kx] = row[(size_t)(x + (int32_t)(kx * w->dilation_w)) * p->input.pixel];
             }
             for (; kx < w->kernel_w; ++kx) patch[kx] = (int8_t)p->input_zero;
         }

@@ -20,10 +20,10 @@ static void copy_row(const uint8_t *in, ptrdiff_t in_stride, uint8_t *out, ptrdi
         return;
     }
     if (size == 1) {
-        for (uint32_t i = 0; i < count; ++i, in += in_stride, out += out_stride) *out = *in;
+        for (uint32_t i = 0; i < count; ++i) out[(ptrdiff_t)i * out_stride] = in[(ptrdiff_t)i * in_stride];
         return;
     }
-    for (uint32_t i = 0; i < count; ++i, in += in_stride, out += out_stride) memmove(out, in, size);
+    for (uint32_t i = 0; i < count; ++i) memmove(out + (ptrdiff_t)i * out_stride, in + (ptrdiff_t)i * in_stride, size);
 }
 
 static int32_t run(const NeutronMachine *machine, const NeutronCopyParams *p) {

@@ -19,7 +19,7 @@ static int32_t run(const NeutronMachine *machine, const NeutronFillParams *p) {
         if (p->element_bytes == 1 && stride == 1) {
             memset(out, value[0], p->dims[INNER]);
         } else {
-            for (uint32_t i = 0; i < p->dims[INNER]; ++i, out += stride) memcpy(out, value, p->element_bytes);
+            for (uint32_t i = 0; i < p->dims[INNER]; ++i) memcpy(out + (ptrdiff_t)i * stride, value, p->element_bytes);
         }
     } while (neutron_next(index, p->dims, INNER));
     return NEUTRON_STATUS_OK;

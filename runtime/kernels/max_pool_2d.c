@@ -29,8 +29,8 @@ static void pixel(const NeutronMaxPool2DParams *p, const int8_t *input, uint32_t
         for (uint32_t y = taps.y0; y < taps.y1; ++y) {
             const int8_t *in =
                 input + neutron_row_offset(&p->input, w->in_h, b, y) + (size_t)taps.x0 * p->input.pixel + c0;
-            for (uint32_t x = taps.x0; x < taps.x1; ++x, in += p->input.pixel) {
-                take_larger(best, in, channels);
+            for (uint32_t x = 0; x < taps.x1 - taps.x0; ++x) {
+                take_larger(best, in + (size_t)x * p->input.pixel, channels);
             }
         }
         for (uint32_t c = 0; c < channels; ++c) {

@@ -14,7 +14,7 @@ static int32_t run(const NeutronMachine *machine, const NeutronPrefetchParams *p
     void *destination = neutron_write(machine, p->destination);
     const NeutronHooks *hooks = machine->hooks;
     if (hooks == NULL || hooks->copy == NULL) {
-        memcpy(destination, source, p->size);
+        memmove(destination, source, p->size); /* the application may have put the weights anywhere */
         return NEUTRON_STATUS_OK;
     }
     int32_t result = hooks->copy(hooks->context, destination, source, p->size, p->channel);

@@ -15,8 +15,9 @@ static int8_t extremum_of(const NeutronReduceExtremumParams *p, const int8_t *in
     int8_t best = *input;
     do {
         const int8_t *in = input + neutron_offset(index, p->reduced_strides, INNER);
-        for (uint32_t i = 0; i < p->reduced[INNER]; ++i, in += stride) {
-            if (p->minimum ? *in < best : *in > best) best = *in;
+        for (uint32_t i = 0; i < p->reduced[INNER]; ++i) {
+            int8_t value = in[(ptrdiff_t)i * stride];
+            if (p->minimum ? value < best : value > best) best = value;
         }
     } while (neutron_next(index, p->reduced, INNER));
     return best;

@@ -19,7 +19,7 @@ static uint32_t sum_of(const NeutronReduceSumParams *p, const int8_t *input) {
     ptrdiff_t stride = p->reduced_strides[INNER];
     do {
         const int8_t *in = input + neutron_offset(index, p->reduced_strides, INNER);
-        for (uint32_t i = 0; i < p->reduced[INNER]; ++i, in += stride) sum += (uint32_t)(*in - p->input_zero);
+        for (uint32_t i = 0; i < p->reduced[INNER]; ++i) sum += (uint32_t)(in[(ptrdiff_t)i * stride] - p->input_zero);
     } while (neutron_next(index, p->reduced, INNER));
     return sum;
 }

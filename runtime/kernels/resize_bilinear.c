@@ -2,7 +2,7 @@
  *
  * tables int32 [out_h + out_w][3]: for each output row, then column, the lower and the upper neighbour and the
  * position between them in 1/1024 (negative or above 1024 only where both are the same). They are data, so a
- * run checks them first.
+ * run checks each one that it reads.
  */
 #include "kernel.h"
 
@@ -11,7 +11,7 @@ static int32_t check(const NeutronMachine *machine, const NeutronResizeBilinearP
     for (int i = 0; i < 6; ++i) NEUTRON_REQUIRE(sizes[i] >= 1 && sizes[i] <= 0xFFFFu);
     uint64_t in_pixels = (uint64_t)p->batch * p->in_h * p->in_w, out_pixels = (uint64_t)p->batch * p->out_h * p->out_w;
     uint64_t entries = 3u * ((uint64_t)p->out_h + p->out_w);
-    NEUTRON_TRY(neutron_check_bytes(machine, p->tables, entries * sizeof(int32_t), sizeof(int32_t), NEUTRON_READ));
+    NEUTRON_TRY(neutron_check_table(machine, p->tables, entries));
     NEUTRON_TRY(neutron_check_bytes(machine, p->input, in_pixels * p->channels, 1, NEUTRON_READ));
     return neutron_check_bytes(machine, p->output, out_pixels * p->channels, 1, NEUTRON_WRITE);
 }
@@ -20,28 +20,30 @@ typedef struct {
     int32_t low, high, fraction;
 } Place;
 
-static bool places_fit(const Place *places, uint32_t count, uint32_t size) {
-    for (uint32_t i = 0; i < count; ++i) {
-        const Place *at = &places[i];
-        if (at->low < 0 || at->high < 0 || (uint32_t)at->low >= size || (uint32_t)at->high >= size) return false;
-        if (at->fraction < -4096 || at->fraction > 4096) return false;
-    }
-    return true;
+/* One place, read once: what is checked is what is used. */
+static bool read_place(const volatile int32_t *table, uint32_t i, uint32_t size, Place *at) {
+    at->low = table[3u * i];
+    at->high = table[3u * i + 1u];
+    at->fraction = table[3u * i + 2u];
+    return (uint32_t)at->low < size && (uint32_t)at->high < size && at->fraction >= -4096 && at->fraction <= 4096;
 }
 
 static int32_t run(const NeutronMachine *machine, const NeutronResizeBilinearParams *p) {
     const int8_t *in = (const int8_t *)neutron_read(machine, p->input);
-    const Place *rows = (const Place *)(const void *)neutron_read(machine, p->tables), *columns = rows + p->out_h;
+    const volatile int32_t *rows = (const volatile int32_t *)(const void *)neutron_read(machine, p->tables);
+    const volatile int32_t *columns = rows + 3u * p->out_h;
     int8_t *out = (int8_t *)neutron_write(machine, p->output);
-    if (!places_fit(rows, p->out_h, p->in_h) || !places_fit(columns, p->out_w, p->in_w)) return NEUTRON_STATUS_DATA;
     size_t row_bytes = (size_t)p->in_w * p->channels;
     for (uint32_t b = 0; b < p->batch; ++b, in += p->in_h * row_bytes) {
         for (uint32_t y = 0; y < p->out_h; ++y) {
-            const int8_t *upper = in + (size_t)rows[y].low * row_bytes, *lower = in + (size_t)rows[y].high * row_bytes;
-            int32_t fy = rows[y].fraction;
+            Place row, column;
+            if (!read_place(rows, y, p->in_h, &row)) return NEUTRON_STATUS_DATA;
+            const int8_t *upper = in + (size_t)row.low * row_bytes, *lower = in + (size_t)row.high * row_bytes;
+            int32_t fy = row.fraction;
             for (uint32_t x = 0; x < p->out_w; ++x, out += p->channels) {
-                size_t left = (size_t)columns[x].low * p->channels, right = (size_t)columns[x].high * p->channels;
-                int32_t fx = columns[x].fraction;
+                if (!read_place(columns, x, p->in_w, &column)) return NEUTRON_STATUS_DATA;
+                size_t left = (size_t)column.low * p->channels, right = (size_t)column.high * p->channels;
+                int32_t fx = column.fraction;
                 for (uint32_t c = 0; c < p->channels; ++c) {
                     int64_t sum = (int64_t)((1024 - fy) * (1024 - fx)) * upper[left + c] +
                                   (int64_t)(fy * (1024 - fx)) * lower[left + c] +

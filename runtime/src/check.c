@@ -2,17 +2,23 @@
  * that no product can overflow: see NEUTRON_MAX_DIM. */
 #include "kernel.h"
 
-static int32_t region_bytes(const NeutronMachine *machine, NeutronRef ref, NeutronAccess access, uint64_t *bytes) {
+/* The size of a region, and what its base is aligned to. */
+static int32_t find_region(const NeutronMachine *machine, NeutronRef ref, NeutronAccess access, uint64_t *bytes,
+                           uint32_t *alignment) {
     const NeutronHeader *h = machine->header;
+    const NeutronDescriptor *d = machine->descriptors;
+    *alignment = NEUTRON_ALIGNMENT;
     switch (ref.region) {
         case NEUTRON_REGION_INPUT:
             if (ref.index >= h->inputs) return NEUTRON_STATUS_BOUNDS;
             if (access == NEUTRON_WRITE) return NEUTRON_STATUS_READ_ONLY;
-            *bytes = machine->descriptors[ref.index].bytes;
+            *bytes = d[ref.index].bytes;
+            *alignment = neutron_element_bytes(d[ref.index].dtype);
             return NEUTRON_STATUS_OK;
         case NEUTRON_REGION_OUTPUT:
             if (ref.index >= h->outputs) return NEUTRON_STATUS_BOUNDS;
-            *bytes = machine->descriptors[h->inputs + ref.index].bytes;
+            *bytes = d[h->inputs + ref.index].bytes;
+            *alignment = neutron_element_bytes(d[h->inputs + ref.index].dtype);
             return NEUTRON_STATUS_OK;
         case NEUTRON_REGION_SCRATCH: *bytes = h->scratch_bytes; return NEUTRON_STATUS_OK;
         case NEUTRON_REGION_PREFETCH: *bytes = h->prefetch_bytes; return NEUTRON_STATUS_OK;
@@ -27,10 +33,16 @@ static int32_t region_bytes(const NeutronMachine *machine, NeutronRef ref, Neutr
 int32_t neutron_check_bytes(const NeutronMachine *machine, NeutronRef ref, uint64_t bytes, uint32_t alignment,
                             NeutronAccess access) {
     uint64_t available = 0;
-    NEUTRON_TRY(region_bytes(machine, ref, access, &available));
+    uint32_t base = 1;
+    NEUTRON_TRY(find_region(machine, ref, access, &available, &base));
     if (ref.offset > available || bytes > available - ref.offset) return NEUTRON_STATUS_BOUNDS;
-    if (ref.offset % alignment != 0) return NEUTRON_STATUS_ALIGNMENT;
+    if (ref.offset % alignment != 0 || base % alignment != 0) return NEUTRON_STATUS_ALIGNMENT;
     return NEUTRON_STATUS_OK;
+}
+
+int32_t neutron_check_table(const NeutronMachine *machine, NeutronRef ref, uint64_t entries) {
+    NEUTRON_REQUIRE(ref.region == NEUTRON_REGION_WEIGHTS || ref.region == NEUTRON_REGION_PREFETCH);
+    return neutron_check_bytes(machine, ref, entries * sizeof(int32_t), sizeof(int32_t), NEUTRON_READ);
 }
 
 uint64_t neutron_elements(const uint32_t dims[NEUTRON_MAX_RANK]) {
@@ -62,7 +74,9 @@ int32_t neutron_check_strided(const NeutronMachine *machine, NeutronRef ref, con
     if (access == NEUTRON_WRITE && elements * element_bytes > below + above + element_bytes) {
         return NEUTRON_STATUS_PARAMETERS;
     }
-    NEUTRON_TRY(neutron_check_bytes(machine, ref, above + element_bytes, element_bytes, access));
+    /* Elements are copied as bytes, so a base may lie anywhere; offsets that are no multiples are damage. */
+    NEUTRON_TRY(neutron_check_bytes(machine, ref, above + element_bytes, 1, access));
+    if (ref.offset % element_bytes != 0) return NEUTRON_STATUS_ALIGNMENT;
     for (uint32_t d = 0; d < NEUTRON_MAX_RANK && element_bytes > 1; ++d) {
         if (strides[d] % (int32_t)element_bytes != 0) return NEUTRON_STATUS_ALIGNMENT;
     }

@@ -22,14 +22,15 @@ void neutron_depthwise_portable(const NeutronDepthwise *d) {
                 if (d->rows[r] == NULL) continue;
                 const int8_t *in = d->rows[r] + i * d->in_step;
                 const int8_t *weights = d->weights + r * d->weights_row + c0;
-                for (uint32_t t = 0; t < d->columns; ++t, in += d->tap_pitch, weights += d->out_c) {
+                for (uint32_t t = 0; t < d->columns; ++t) {
+                    const int8_t *tap = in + t * d->tap_pitch, *factors = weights + (size_t)t * d->out_c;
                     if (d->multiplier_c == 1) {
                         for (uint32_t c = 0; c < channels; ++c) {
-                            sums[c] += (uint32_t)((in[c0 + c] - d->input_zero) * weights[c]);
+                            sums[c] += (uint32_t)((tap[c0 + c] - d->input_zero) * factors[c]);
                         }
                     } else {
                         for (uint32_t c = 0; c < channels; ++c) {
-                            sums[c] += (uint32_t)((in[(c0 + c) / d->multiplier_c] - d->input_zero) * weights[c]);
+                            sums[c] += (uint32_t)((tap[(c0 + c) / d->multiplier_c] - d->input_zero) * factors[c]);
                         }
                     }
                 }

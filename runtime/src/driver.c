@@ -25,16 +25,6 @@ static uint32_t microcode_crc(const uint8_t *microcode, size_t bytes) {
     return crc32_update(crc, microcode + NEUTRON_CRC_OFFSET + 4, bytes - NEUTRON_CRC_OFFSET - 4);
 }
 
-static uint32_t element_bytes(uint32_t dtype) {
-    switch (dtype) {
-        case NEUTRON_DTYPE_INT16: return 2;
-        case NEUTRON_DTYPE_INT32:
-        case NEUTRON_DTYPE_FLOAT32: return 4;
-        case NEUTRON_DTYPE_INT64: return 8;
-        default: return 1;
-    }
-}
-
 static NeutronStatus check_header(const NeutronHeader *h, const NeutronImage *image) {
     size_t size = image->microcode.bytes;
     if (size < sizeof(uint32_t)) return NEUTRON_STATUS_TRUNCATED;
@@ -61,7 +51,7 @@ static NeutronStatus check_descriptors(const NeutronDescriptor *descriptors, uin
     for (uint32_t i = 0; i < count; ++i) {
         const NeutronDescriptor *d = &descriptors[i];
         if (d->dtype > NEUTRON_DTYPE_BOOL || d->rank > 8) return NEUTRON_STATUS_HEADER;
-        uint64_t bytes = element_bytes(d->dtype);
+        uint64_t bytes = neutron_element_bytes(d->dtype);
         for (uint32_t k = 0; k < d->rank; ++k) {
             if (d->dims[k] > NEUTRON_MAX_DIM) return NEUTRON_STATUS_HEADER;
             bytes *= d->dims[k];
@@ -198,11 +188,11 @@ static NeutronStatus check_run(const NeutronModel *model, const NeutronRun *run)
     NeutronStatus status = NEUTRON_STATUS_OK;
     for (uint32_t i = 0; i < model->input_count && status == NEUTRON_STATUS_OK; ++i) {
         status = check_buffer(run->inputs[i].data, run->inputs[i].bytes, model->inputs[i].bytes,
-                              element_bytes(model->inputs[i].dtype), NEUTRON_STATUS_INPUT_SIZE);
+                              neutron_element_bytes(model->inputs[i].dtype), NEUTRON_STATUS_INPUT_SIZE);
     }
     for (uint32_t i = 0; i < model->output_count && status == NEUTRON_STATUS_OK; ++i) {
         status = check_buffer(run->outputs[i].data, run->outputs[i].bytes, model->outputs[i].bytes,
-                              element_bytes(model->outputs[i].dtype), NEUTRON_STATUS_OUTPUT_SIZE);
+                              neutron_element_bytes(model->outputs[i].dtype), NEUTRON_STATUS_OUTPUT_SIZE);
     }
     if (status != NEUTRON_STATUS_OK) return status;
     status = check_buffer(run->scratch.data, run->scratch.bytes, model->scratch_bytes, NEUTRON_ALIGNMENT,

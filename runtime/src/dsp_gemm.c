@@ -195,19 +195,19 @@ static void block_1(const NeutronGemm *g, uint32_t row, const int8_t *a, uint32_
 
 void neutron_gemm(const NeutronGemm *g) {
     size_t block_bytes = neutron_groups(g->k) * FULL_STEP;
-    const int8_t *block = g->weights;
-    for (uint32_t j = 0; j < g->n; j += NEUTRON_BLOCK, block += block_bytes) {
+    for (uint32_t j = 0; j < g->n; j += NEUTRON_BLOCK) {
+        const int8_t *block = g->weights + j / NEUTRON_BLOCK * block_bytes;
         uint32_t channels = g->n - j < NEUTRON_BLOCK ? g->n - j : NEUTRON_BLOCK;
-        const int8_t *a = g->a;
         uint32_t i = 0;
-        for (; i + 2u <= g->m; i += 2u, a += 2u * g->a_pitch) {
+        for (; i + 2u <= g->m; i += 2u) {
+            const int8_t *a = g->a + i * g->a_pitch;
             block_2(g, i, a, j, channels, block, (size_t)channels * NEUTRON_GROUP);
             if (channels % 2u) {
                 block_1(g, i, a, j, channels - 1u, channels, block);
                 block_1(g, i + 1u, a + g->a_pitch, j, channels - 1u, channels, block);
             }
         }
-        if (i < g->m) block_1(g, i, a, j, 0, channels, block);
+        if (i < g->m) block_1(g, i, g->a + i * g->a_pitch, j, 0, channels, block);
     }
 }
 

@@ -38,10 +38,11 @@ static inline void neutron_walk(const NeutronMachine *machine, const NeutronBroa
 #define NEUTRON_ROW_FUNCTION(Type, element)                                                            \
     static void element##_row(const void *parameters, const NeutronRow *r) {                           \
         const Type q = *(const Type *)parameters;                                                      \
-        const int8_t *a = r->a, *b = r->b;                                                             \
-        int8_t *out = r->out;                                                                          \
-        for (uint32_t i = 0; i < r->count; ++i, a += r->a_stride, b += r->b_stride, out += r->out_stride) \
-            *out = (int8_t)element(&q, *a, *b);                                                        \
+        const NeutronRow s = *r;                                                                       \
+        for (uint32_t i = 0; i < s.count; ++i) {                                                       \
+            ptrdiff_t n = (ptrdiff_t)i; /* no address behind the last element is ever formed */        \
+            s.out[n * s.out_stride] = (int8_t)element(&q, s.a[n * s.a_stride], s.b[n * s.b_stride]);   \
+        }                                                                                              \
     }
 
 /* (value - zero) * 2^left_shift, scaled. */

@@ -13,11 +13,11 @@
 static inline __attribute__((always_inline)) void dot_channels(const int8_t *a, const int8_t *weights, uint32_t groups, size_t step, uint32_t count,
                                 uint32_t *sums) {
     uint32_t s[4] = {0, 0, 0, 0};
-    for (uint32_t g = 0; g < groups; ++g, a += NEUTRON_GROUP, weights += step) {
+    for (uint32_t g = 0; g < groups; ++g, a += NEUTRON_GROUP) {
         int32_t a0 = a[0], a1 = a[1], a2 = a[2], a3 = a[3];
 #pragma GCC unroll 4
         for (uint32_t j = 0; j < count; ++j) {
-            const int8_t *w = weights + j * NEUTRON_GROUP;
+            const int8_t *w = weights + g * step + j * NEUTRON_GROUP;
             s[j] += (uint32_t)(a0 * w[0] + a1 * w[1] + a2 * w[2] + a3 * w[3]);
         }
     }
@@ -43,11 +43,11 @@ void neutron_requantize(const int32_t *sums, const int32_t *multiplier, const in
 void neutron_gemm_portable(const NeutronGemm *g) {
     uint32_t full = g->k / NEUTRON_GROUP, tail = g->k % NEUTRON_GROUP;
     size_t block_bytes = neutron_groups(g->k) * NEUTRON_GROUP * NEUTRON_BLOCK;
-    const int8_t *block = g->weights;
-    for (uint32_t j = 0; j < g->n; j += NEUTRON_BLOCK, block += block_bytes) {
+    for (uint32_t j = 0; j < g->n; j += NEUTRON_BLOCK) {
+        const int8_t *block = g->weights + j / NEUTRON_BLOCK * block_bytes;
         uint32_t channels = g->n - j < NEUTRON_BLOCK ? g->n - j : NEUTRON_BLOCK;
-        const int8_t *a = g->a;
-        for (uint32_t i = 0; i < g->m; ++i, a += g->a_pitch) {
+        for (uint32_t i = 0; i < g->m; ++i) {
+            const int8_t *a = g->a + i * g->a_pitch;
             uint32_t sums[NEUTRON_BLOCK] = {0};
             memcpy(sums, g->bias + j, channels * sizeof *sums);
             neutron_dot(a, block, full, channels, sums);

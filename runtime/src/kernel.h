@@ -48,6 +48,17 @@ typedef struct NeutronMachine {
 /* No dimension of a tensor exceeds this; the product of two fits 64 bits with room for a third factor. */
 #define NEUTRON_MAX_DIM 0xFFFFFFu
 
+/* Bytes of an element of a NeutronDtype. */
+static inline uint32_t neutron_element_bytes(uint32_t dtype) {
+    switch (dtype) {
+        case NEUTRON_DTYPE_INT16: return 2;
+        case NEUTRON_DTYPE_INT32:
+        case NEUTRON_DTYPE_FLOAT32: return 4;
+        case NEUTRON_DTYPE_INT64: return 8;
+        default: return 1;
+    }
+}
+
 /* Bytes of a kernel's record, the first word included; of a CASCADE without its steps. */
 extern const uint16_t neutron_record_bytes[NEUTRON_KERNEL_KINDS];
 
@@ -69,9 +80,14 @@ typedef union {
 
 typedef enum { NEUTRON_READ, NEUTRON_WRITE } NeutronAccess;
 
-/* `bytes` from `ref` on lie in its region, at an address that is a multiple of `alignment`. */
+/* `bytes` from `ref` on lie in its region, at an address that is a multiple of `alignment`: the caller's inputs and
+ * outputs are aligned to their elements only, all other regions to NEUTRON_ALIGNMENT. */
 int32_t neutron_check_bytes(const NeutronMachine *machine, NeutronRef ref, uint64_t bytes, uint32_t alignment,
                             NeutronAccess access);
+
+/* A table of int32 that says where to read: in the weights or the prefetch area, where no kernel but PREFETCH writes.
+ * A prefetch may still be under way while the kernel runs, so a run checks each entry in the copy that it uses. */
+int32_t neutron_check_table(const NeutronMachine *machine, NeutronRef ref, uint64_t entries);
 
 /* All elements of a strided block lie in the region of `ref`; those of a written block do not all overlap. */
 int32_t neutron_check_strided(const NeutronMachine *machine, NeutronRef ref, const uint32_t dims[NEUTRON_MAX_RANK],

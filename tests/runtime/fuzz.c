@@ -1,13 +1,18 @@
 /* Fuzz target: mutated and random microcodes must end in a status, never in a fault.
  *
- *     fuzz CORPUS SECONDS SEED
+ *     fuzz CORPUS SECONDS SEED          mutate for so long
+ *     fuzz CORPUS SECONDS SEED KEEP     the same; after a fault the file KEEP has the program that made it
+ *     fuzz CORPUS 0 SEED                run the programs as they are, each in every arrangement of memory
  *
- * Built with the address and undefined-behaviour sanitizers, which abort on the first fault. CORPUS holds valid
+ * Built with the address and undefined-behaviour sanitizers, which abort on the first fault. CORPUS holds
  * programs: {u32 microcode bytes, u32 weights bytes, microcode, weights}*. Each round takes one, changes a few
- * words (mostly to values near an edge) and mostly repairs the checksum, so that the checks behind it are reached.
- * What prepare accepts is run, with every buffer a heap block of exactly the size the model asks for.
+ * words (mostly to values near an edge, or addresses to those of other operands) and mostly repairs the checksum, so
+ * that the checks behind it are reached. What prepare accepts is run: with every buffer a heap block of exactly the
+ * size the model asks for, or with all buffers, the weights too, anywhere in one block, so that they overlap; and now
+ * and then at addresses that are aligned less than the runtime asks for.
  * Prints one line: rounds, how many were accepted, how many of those ran to the end.
  */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +52,8 @@ static uint32_t odd_value(uint32_t old) {
     static const uint32_t edges[] = {0,          1,          2,          0x7F,       0x80,       0xFF,
                                      0x100,      0xFFFF,     0x10000,    0xFFFFFF,   0x1000000,  0x7FFFFFFF,
                                      0x80000000, 0x80000001, 0xFFFFFFFF, 0xFFFFFF80, 0xFFFFFFE0, 0xFFFF0001};
-    switch (below(5)) {
+    switch (below(6)) {
+        case 5: return (old & ~0xFFu) | below(5); /* another region */
         case 0: return edges[below(sizeof edges / sizeof *edges)];
         case 1: return old + below(9) - 4u;
         case 2: return old ^ (1u << below(32));
@@ -59,6 +65,10 @@ static uint32_t odd_value(uint32_t old) {
 static void mutate(uint8_t *microcode, uint32_t bytes) {
     if (below(200) == 0) { /* nothing but noise behind the header */
         for (uint32_t i = sizeof(NeutronHeader); i < bytes; ++i) microcode[i] = (uint8_t)random32();
+    }
+    uint32_t calls = (uint32_t)sizeof(NeutronHeader), words = bytes > calls ? (bytes - calls) / 4u : 0u;
+    while (words > 3u && below(3) == 0) { /* one operand where another is: an address is two words */
+        memmove(microcode + calls + 4u * below(words - 1u), microcode + calls + 4u * below(words - 1u), 8);
     }
     for (uint32_t count = 1u + below(4); count > 0; --count) {
         uint32_t from = below(8) == 0 ? 0u : (uint32_t)sizeof(NeutronHeader); /* the header now and then */
@@ -77,45 +87,139 @@ static void mutate(uint8_t *microcode, uint32_t bytes) {
     }
 }
 
-static void *exact(size_t bytes) {
+/* A heap block of exactly these bytes, `shift` bytes behind an address that is aligned to 16. */
+static uint8_t *exact(size_t bytes, size_t shift) {
     void *block = NULL;
-    if (posix_memalign(&block, 16, bytes ? bytes : 1) != 0) abort();
-    memset(block, 0x5A, bytes);
-    return block;
+    if (posix_memalign(&block, 16, bytes + shift ? bytes + shift : 1) != 0) abort();
+    memset(block, 0x5A, bytes + shift);
+    return (uint8_t *)block + shift;
 }
 
-/* 1 if the model ran to the end, 0 if not. */
-static int run(const NeutronModel *model) {
-    if (model->scratch_bytes > MAX_BUFFER || model->prefetch_bytes > MAX_BUFFER) return 0;
-    for (uint32_t i = 0; i < model->input_count + model->output_count; ++i) {
-        if (model->inputs[i].bytes > MAX_BUFFER) return 0;
+static void release(const void *data, size_t shift) { free((uint8_t *)(uintptr_t)data - shift); }
+
+typedef enum { APART, TOGETHER, MISALIGNED, ARRANGEMENTS } Arrangement;
+
+/* The application's threads, for the tests one after the other, the last part first. */
+static void run_parts(void *context, uint32_t parts, NeutronTask task, void *argument) {
+    (void)context;
+    while (parts > 0) task(argument, --parts);
+}
+
+static uint32_t element(uint32_t dtype) {
+    static const uint32_t bytes[] = {[NEUTRON_DTYPE_INT16] = 2, [NEUTRON_DTYPE_INT32] = 4, [NEUTRON_DTYPE_FLOAT32] = 4,
+                                     [NEUTRON_DTYPE_INT64] = 8};
+    return dtype < sizeof bytes / sizeof *bytes && bytes[dtype] ? bytes[dtype] : 1u;
+}
+
+/* How far behind an aligned address a buffer begins that needs `alignment`. */
+static size_t shift_of(uint32_t alignment, Arrangement how) {
+    return how == MISALIGNED ? below(16) : alignment * below(16u / alignment);
+}
+
+#define MOST 512
+
+/* 1 if the model ran to the end, 0 if not. `arena` holds all buffers if they are TOGETHER. */
+static int run(const NeutronModel *model, Arrangement how, uint8_t *arena, size_t arena_bytes) {
+    size_t shifts[MOST + 2] = {0}, count = model->input_count + model->output_count;
+    NeutronConstBuffer inputs[MOST];
+    NeutronBuffer outputs[MOST], areas[2] = {{NULL, model->scratch_bytes}, {NULL, model->prefetch_bytes}};
+    for (size_t i = 0; i < count + 2u; ++i) {
+        size_t bytes = i < count ? model->inputs[i].bytes : areas[i - count].bytes;
+        uint32_t alignment = i < count ? element(model->inputs[i].dtype) : NEUTRON_ALIGNMENT;
+        uint8_t *data;
+        if (how == TOGETHER) {
+            if (bytes > arena_bytes) return 0;
+            data = arena + below((uint32_t)(arena_bytes - bytes) / alignment + 1u) * alignment;
+        } else {
+            shifts[i] = shift_of(alignment, how);
+            data = exact(bytes, shifts[i]);
+        }
+        if (i < model->input_count) {
+            for (size_t k = 0; k < bytes; ++k) data[k] = (uint8_t)random32();
+            inputs[i] = (NeutronConstBuffer){data, bytes};
+        } else if (i < count) {
+            outputs[i - model->input_count] = (NeutronBuffer){data, bytes};
+        } else {
+            areas[i - count].data = data;
+        }
     }
-    NeutronConstBuffer inputs[256];
-    NeutronBuffer outputs[256];
-    for (uint32_t i = 0; i < model->input_count; ++i) {
-        uint8_t *data = exact(model->inputs[i].bytes);
-        for (uint32_t k = 0; k < model->inputs[i].bytes; ++k) data[k] = (uint8_t)random32();
-        inputs[i] = (NeutronConstBuffer){data, model->inputs[i].bytes};
-    }
-    for (uint32_t i = 0; i < model->output_count; ++i) {
-        outputs[i] = (NeutronBuffer){exact(model->outputs[i].bytes), model->outputs[i].bytes};
-    }
+    static const NeutronThreads threads = {NULL, 3, run_parts};
     NeutronRun r = {.inputs = inputs,
                     .input_count = model->input_count,
                     .outputs = outputs,
                     .output_count = model->output_count,
-                    .scratch = {exact(model->scratch_bytes), model->scratch_bytes},
-                    .prefetch = {exact(model->prefetch_bytes), model->prefetch_bytes}};
+                    .scratch = areas[0],
+                    .prefetch = areas[1],
+                    .threads = below(4) == 0 ? &threads : NULL};
     NeutronStatus status = neutron_run(model, &r);
-    for (uint32_t i = 0; i < model->input_count; ++i) free((void *)(uintptr_t)inputs[i].data);
-    for (uint32_t i = 0; i < model->output_count; ++i) free(outputs[i].data);
-    free(r.scratch.data);
-    free(r.prefetch.data);
+    if (how != TOGETHER) {
+        for (size_t i = 0; i < model->input_count; ++i) release(inputs[i].data, shifts[i]);
+        for (size_t i = 0; i < model->output_count; ++i) release(outputs[i].data, shifts[model->input_count + i]);
+        for (size_t i = 0; i < 2; ++i) release(areas[i].data, shifts[count + i]);
+    }
     return status == NEUTRON_STATUS_OK;
 }
 
+static bool is_small(const NeutronModel *model) {
+    if (model->scratch_bytes > MAX_BUFFER || model->prefetch_bytes > MAX_BUFFER) return false;
+    for (uint32_t i = 0; i < model->input_count + model->output_count; ++i) {
+        if (model->inputs[i].bytes > MAX_BUFFER) return false;
+    }
+    return true;
+}
+
+/* Prepare and run; 0: refused, 1: accepted, 2: ran to the end. */
+static int try_program(const uint8_t *code, uint32_t bytes, const uint8_t *weights, uint32_t weights_bytes,
+                       Arrangement how) {
+    size_t code_shift = how == MISALIGNED ? below(16) : 4u * below(4), weights_shift = shift_of(16, how);
+    uint8_t *microcode = exact(bytes, code_shift);
+    memcpy(microcode, code, bytes);
+    /* Room for the largest buffer, and a little more, so that everything overlaps in some way. */
+    size_t room = 64u + weights_bytes;
+    NeutronModel model;
+    NeutronImage image = {{microcode, bytes}, {weights, weights_bytes}, 0};
+    NeutronStatus status = neutron_prepare(&model, &image);
+    char text[128];
+    neutron_describe(&model, status, text, sizeof text);
+    int result = status == NEUTRON_STATUS_OK && is_small(&model);
+    if (result) {
+        for (uint32_t i = 0; i < model.input_count + model.output_count; ++i) {
+            if (64u + model.inputs[i].bytes > room) room = 64u + model.inputs[i].bytes;
+        }
+        if (64u + model.scratch_bytes > room) room = 64u + model.scratch_bytes;
+        if (64u + model.prefetch_bytes > room) room = 64u + model.prefetch_bytes;
+    }
+    uint8_t *arena = result && how == TOGETHER ? exact(room, 0) : NULL;
+    uint8_t *copy = result && how == MISALIGNED ? exact(weights_bytes, weights_shift) : NULL;
+    if (arena) {
+        uint8_t *at = arena + 16u * below((uint32_t)(room - weights_bytes) / 16u);
+        memcpy(at, weights, weights_bytes);
+        image.weights.data = at;
+    }
+    if (copy) {
+        memcpy(copy, weights, weights_bytes);
+        image.weights.data = copy;
+    }
+    if (arena || copy) result = neutron_prepare(&model, &image) == NEUTRON_STATUS_OK;
+    if (result) result += run(&model, how, arena, room);
+    if (arena) release(arena, 0);
+    if (copy) release(copy, weights_shift);
+    release(microcode, code_shift);
+    return result;
+}
+
+/* Write a program as a corpus of its own. */
+static void keep(const char *path, const uint8_t *code, uint32_t bytes, const uint8_t *weights, uint32_t weights_bytes) {
+    const uint32_t sizes[2] = {bytes, weights_bytes};
+    FILE *file = fopen(path, "wb");
+    if (file == NULL || fwrite(sizes, sizeof sizes, 1, file) != 1 || fwrite(code, 1, bytes, file) != bytes ||
+        fwrite(weights, 1, weights_bytes, file) != weights_bytes || fclose(file) != 0) {
+        abort();
+    }
+}
+
 int main(int count, char **arguments) {
-    if (count != 4) return 2;
+    if (count < 4 || count > 5) return 2;
     FILE *file = fopen(arguments[1], "rb");
     if (file == NULL) return 2;
     static uint8_t corpus[1u << 24];
@@ -131,33 +235,41 @@ int main(int count, char **arguments) {
         at += 8u + p->microcode_bytes + p->weights_bytes;
     }
     if (known == 0) return 2;
-    time_t end = time(NULL) + atoi(arguments[2]);
+    int seconds = atoi(arguments[2]);
+    time_t end = time(NULL) + seconds;
     state = strtoull(arguments[3], NULL, 10);
     uint64_t rounds = 0, accepted = 0, finished = 0;
-    do {
+    for (uint32_t i = 0; seconds == 0 && i < known; ++i) {
+        const Program *p = &programs[i];
+        uint8_t *weights = exact(p->weights_bytes, 0);
+        memcpy(weights, p->weights, p->weights_bytes);
+        for (uint32_t n = 0; n < 64u * ARRANGEMENTS; ++n, ++rounds) {
+            int result = try_program(p->microcode, p->microcode_bytes, weights, p->weights_bytes, n % ARRANGEMENTS);
+            accepted += result > 0;
+            finished += result > 1;
+        }
+        release(weights, 0);
+    }
+    while (time(NULL) < end) {
         const Program *p = &programs[below(known)];
-        uint8_t *weights = exact(p->weights_bytes);
+        uint8_t *weights = exact(p->weights_bytes, 0), *changed = exact(p->microcode_bytes, 0);
         memcpy(weights, p->weights, p->weights_bytes);
         for (int i = 0; i < 64; ++i, ++rounds) { /* the weights are the dear part to copy */
             /* Exactly as long as it is, or cut. */
             uint32_t bytes = below(50) == 0 ? below(p->microcode_bytes) : p->microcode_bytes;
-            uint8_t *microcode = exact(bytes);
-            memcpy(microcode, p->microcode, bytes);
-            if (bytes >= sizeof(NeutronHeader) && below(100) != 0) mutate(microcode, bytes);
+            memcpy(changed, p->microcode, bytes);
+            if (bytes >= sizeof(NeutronHeader) && below(100) != 0) mutate(changed, bytes);
             if (p->weights_bytes && below(4) == 0) weights[below(p->weights_bytes)] ^= (uint8_t)(1u << below(8));
-            NeutronImage image = {{microcode, bytes}, {weights, p->weights_bytes}, 0};
-            NeutronModel model;
-            char text[128];
-            NeutronStatus status = neutron_prepare(&model, &image);
-            neutron_describe(&model, status, text, sizeof text);
-            if (status == NEUTRON_STATUS_OK) {
-                ++accepted;
-                finished += (uint64_t)run(&model);
-            }
-            free(microcode);
+            uint32_t way = below(8);
+            Arrangement how = way == 0 ? MISALIGNED : way < 4 ? TOGETHER : APART;
+            if (count == 5) keep(arguments[4], changed, bytes, weights, p->weights_bytes);
+            int result = try_program(changed, bytes, weights, p->weights_bytes, how);
+            accepted += result > 0;
+            finished += result > 1;
         }
-        free(weights);
-    } while (time(NULL) < end);
+        release(weights, 0);
+        release(changed, 0);
+    }
     printf("%llu rounds, %llu accepted, %llu ran to the end\n", (unsigned long long)rounds,
            (unsigned long long)accepted, (unsigned long long)finished);
     return 0;

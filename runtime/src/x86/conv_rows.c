@@ -51,11 +51,12 @@ static void fill_row(const Rows *r, int32_t y, int8_t *to) {
     from += (size_t)x * r->view->pixel;
     to += (size_t)(x - r->x) * in_c;
     size_t count = (size_t)(end - x);
-    for (uint32_t c = 0; c < r->planes; ++c, to += r->plane_bytes, from += r->plane) {
+    for (uint32_t c = 0; c < r->planes; ++c, to += r->plane_bytes) {
+        const int8_t *plane = from + c * r->plane;
         if (r->view->pixel == in_c) {
-            r->copy(to, from, count * in_c);
+            r->copy(to, plane, count * in_c);
         } else {
-            for (size_t i = 0; i < count; ++i) r->copy(to + i * in_c, from + i * r->view->pixel, in_c);
+            for (size_t i = 0; i < count; ++i) r->copy(to + i * in_c, plane + i * r->view->pixel, in_c);
         }
     }
 }
