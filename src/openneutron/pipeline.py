@@ -15,37 +15,32 @@ from itertools import chain
 from typing import Any
 
 import torch
-from executorch.exir import EdgeCompileConfig, EdgeProgramManager, to_edge_transform_and_lower
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
-from torchao.quantization.pt2e.quantizer import Quantizer
 
 from openneutron.accuracy.verify import verified
-from openneutron.backends import DEFAULT_CORE, NEUTRON, Recipe, find_recipe
+from openneutron.backends import DEFAULT_CORE, NEUTRON, find_recipe
 from openneutron.converter import find_converter
+from openneutron.converter.protocol import Partition
 from openneutron.diagnostics import Reject, fail
 from openneutron.litert.file import read
 from openneutron.lower.convert import Lowered
 from openneutron.options import CompileOptions, CustomDelegationOptions
-from openneutron.package.backend import NeutronPartitioner, Partition
+from openneutron.package.backend import NeutronPartitioner
 from openneutron.package.embed import embed
 from openneutron.package.payload import Port, build_payload, pack
-from openneutron.package.program import CompiledProgram, by_method, copy_graph, describe
-from openneutron.package.seal import seal
-from openneutron.passes.dim_order import needs_order_restored, restore_order_around
-from openneutron.passes.edge import remove_quant_io, run_edge_passes
+from openneutron.package.program import CompiledProgram, by_method, package_program
+from openneutron.passes.edge import remove_quant_io
+from openneutron.quantize.export import Inputs, Model, as_tuple, export_model
 from openneutron.quantize.loop import (
     calibrate_and_quantize,
     convert_trained,
     prepare_to_train,
     train_and_quantize,
 )
-from openneutron.quantize.quantizer import NeutronQuantizer
-from openneutron.stopwatch import EXIR, EXPORT, MICROCODE, PACKAGE, VERIFY, stage
-from openneutron.target import DEFAULT_TARGET, NeutronTargetSpec, find_target
-
-Inputs = tuple[Any, ...]
-Model = torch.nn.Module | ExportedProgram
+from openneutron.recipes.parts import lower_program, make_quantizer
+from openneutron.stopwatch import EXIR, MICROCODE, VERIFY, stage
+from openneutron.target import DEFAULT_TARGET, find_target
 
 _NO_NPU = Reject("ON204", "The recipe computes everything on the CPU", "The recipe imxrt700 uses both.")
 _NO_DELEGATION = Reject("ON204", "Delegation is switched off", "Compile with delegate=True (--delegate).")
@@ -78,18 +73,18 @@ def compile_model(
     """
     options, backends = options or CompileOptions(), find_recipe(recipe)
     methods, inputs = by_method(module), by_method(example_inputs)
-    samples = {name: [_tuple(inputs[name])] for name in methods}
+    samples = {name: [as_tuple(inputs[name])] for name in methods}
     if calibration is not None:
         given = {name: list(found) for name, found in by_method(calibration).items()}
         methods = {
             name: quantize_model(method, given[name], per_channel=per_channel, recipe=recipe, options=options)
             for name, method in methods.items()
         }
-        samples = {name: [_tuple(s) for s in found[:1]] for name, found in given.items()}
+        samples = {name: [as_tuple(s) for s in found[:1]] for name, found in given.items()}
     exported = {name: export_model(method, inputs[name]) for name, method in methods.items()}
     record = etrecord or options.use_profiling
     with stage(EXIR):
-        edge, partitioners = lower(exported, backends, options, core, delegation, delegate, record)
+        edge, partitioners = lower_program(exported, backends, options, core, delegation, delegate, record)
         edge = remove_quant_io(edge) if int8_io else edge
     not_asked = None if delegate and backends.neutron else _NO_NPU if delegate else _NO_DELEGATION
     program = package_program(edge, partitioners, not_asked=not_asked)
@@ -97,39 +92,6 @@ def compile_model(
         return program
     with stage(VERIFY):
         return verified(program, exported, samples)
-
-
-def lower(
-    exported: Mapping[str, ExportedProgram],
-    backends: Recipe,
-    options: CompileOptions,
-    core: str = DEFAULT_CORE,
-    delegation: CustomDelegationOptions | None = None,
-    delegate: bool = True,
-    etrecord: bool = False,
-) -> tuple[EdgeProgramManager, dict[str, NeutronPartitioner]]:
-    """The Edge program with Neutron's partitions delegated and the rest in Cortex-M's dialect, if wanted."""
-    npu = backends.neutron and delegate
-    partitioners = {
-        name: NeutronPartitioner(options.to_compile_specs(), custom_delegation_options=delegation)
-        for name in exported
-    }
-    config = EdgeCompileConfig(_check_ir_validity=True, _skip_dim_order=False)
-    if backends.cortex_m:
-        from openneutron.cortex_m.lowering import LowerToCortexM, edge_compile_config
-
-        cpu = LowerToCortexM(core)  # refuses an unknown core before any work is done
-        config = edge_compile_config()
-    edge = to_edge_transform_and_lower(
-        dict(exported),
-        transform_passes=[run_edge_passes],
-        partitioner={name: [found] for name, found in partitioners.items()} if npu else {},
-        compile_config=config,
-        generate_etrecord=etrecord,
-    )
-    edge = edge.transform([cpu]) if backends.cortex_m else edge
-    ordered = any(needs_order_restored(edge.exported_program(name).graph_module) for name in exported)
-    return edge.transform([restore_order_around]) if ordered else edge, partitioners
 
 
 def compile_litert(
@@ -185,10 +147,10 @@ def quantize_model(
             "Give a function that trains the model it is given, or leave both out.",
         )
     quantizer = make_quantizer(recipe, _options(options, target), qat, per_channel, keep_float)
-    everything = map(_tuple, chain([first], samples))
+    everything = map(as_tuple, chain([first], samples))
     if train_fn is None:
-        return calibrate_and_quantize(export_model(module, _tuple(first)), everything, quantizer)
-    return train_and_quantize(_export_to_train(module, _tuple(first)), train_fn, quantizer, everything)
+        return calibrate_and_quantize(export_model(module, as_tuple(first)), everything, quantizer)
+    return train_and_quantize(_export_to_train(module, as_tuple(first)), train_fn, quantizer, everything)
 
 
 def prepare_qat(
@@ -204,7 +166,7 @@ def prepare_qat(
     `train()` and `eval()` work on it as on any module; give it to `convert_qat` when it is trained.
     """
     quantizer = make_quantizer(recipe, _options(options), True, per_channel)
-    return prepare_to_train(_export_to_train(module, _tuple(example_inputs)), quantizer)
+    return prepare_to_train(_export_to_train(module, as_tuple(example_inputs)), quantizer)
 
 
 def convert_qat(prepared: GraphModule, calibration_inputs: Iterable[Inputs] = ()) -> GraphModule:
@@ -212,64 +174,13 @@ def convert_qat(prepared: GraphModule, calibration_inputs: Iterable[Inputs] = ()
 
     Sample inputs let the observers settle on the weights as training left them.
     """
-    return convert_trained(prepared, map(_tuple, calibration_inputs))
-
-
-def make_quantizer(
-    recipe: str,
-    options: CompileOptions,
-    is_qat: bool = False,
-    per_channel: bool = False,
-    keep_float: Collection[str] = (),
-) -> Quantizer:
-    """The quantizer of a recipe."""
-    backends = find_recipe(recipe)
-    if not backends.cortex_m:
-        spec = NeutronTargetSpec(options.config, converter=options.converter)
-        return NeutronQuantizer(spec, is_qat, per_channel=per_channel, keep_float=keep_float)
-    if backends.neutron:
-        from openneutron.cortex_m.combined import CombinedQuantizer
-
-        return CombinedQuantizer(options, is_qat, per_channel=per_channel, keep_float=keep_float)
-    from openneutron.cortex_m.quantizer import CortexMInt8Quantizer
-
-    if per_channel:
-        fail(
-            "ON104",
-            "per_channel",
-            f"has no effect on the recipe {recipe}",
-            "Leave it out: Cortex-M has a scale per channel for convolutions, one per tensor otherwise.",
-        )
-    return CortexMInt8Quantizer(is_qat, keep_float)
+    return convert_trained(prepared, map(as_tuple, calibration_inputs))
 
 
 def _export_to_train(module: Model, example_inputs: Inputs) -> ExportedProgram:
     if isinstance(module, torch.nn.Module):
         module = copy.deepcopy(module).train()  # training must not change the caller's model
     return export_model(module, example_inputs)
-
-
-def export_model(module: Model, example_inputs: Inputs) -> ExportedProgram:
-    """The model as torch.export gives it; an exported one is taken as it is."""
-    if isinstance(module, ExportedProgram):
-        return module
-    with stage(EXPORT):
-        return torch.export.export(module, _tuple(example_inputs))
-
-
-def package_program(
-    edge: EdgeProgramManager,
-    partitioners: Mapping[str, NeutronPartitioner],
-    npu_nodes: tuple[str, ...] | None = None,
-    not_asked: Reject | None = None,
-) -> CompiledProgram:
-    """Serialize a lowered program, seal it, and describe what is in it."""
-    with stage(PACKAGE):
-        # to_executorch changes the programs it is given
-        kept = {name: copy_graph(edge.exported_program(name)) for name in partitioners}
-        with stage(EXIR):
-            program = edge.to_executorch()
-        return describe(seal(program.buffer), kept, partitioners, npu_nodes, not_asked, program._etrecord)
 
 
 def _options(options: CompileOptions | None, target: str | None = None) -> CompileOptions:
@@ -279,7 +190,3 @@ def _options(options: CompileOptions | None, target: str | None = None) -> Compi
     if target is not None and target != options.config:
         fail("ON104", "target", f"is {target}, but the options say {options.config}", "Give it once.")
     return options
-
-
-def _tuple(inputs: Any) -> Inputs:
-    return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)

@@ -10,6 +10,7 @@ from openneutron.cli import main
 from openneutron.compiler.microcode.format import Kernel
 from openneutron.converter.kernel_selection import KernelSelection, kernel_selection_code
 from openneutron.converter.merge_kernels import main as merge_main
+from openneutron.package.pte import inspect_program
 
 A, B = (Kernel.CONV_2D, Kernel.SOFTMAX), (Kernel.ADD, Kernel.CONV_2D)
 OURS = "openneutron 0.1.0"
@@ -27,7 +28,7 @@ def test_union_whatever_the_order_and_the_spelling(files, tmp_path):
     assert main(["merge-kernels", "-o", str(one), *map(str, files)]) == 0
     assert main(["merge-kernels", "-o", str(two), *map(str, reversed(files)), str(files[0])]) == 0
     spelled = ["-input-files", *map(str, files), "-output-file", str(three)]
-    assert merge_main(spelled) == 0
+    assert merge_main(spelled, inspect_program) == 0
     assert one.read_text() == two.read_text() == three.read_text() == kernel_selection_code({*A, *B}, OURS)
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from openneutron import OpenNeutronError, compile_model, quantize_model
 from openneutron.accuracy.verify import verify_program
-from openneutron.pipeline import export_model
+from openneutron.quantize.export import export_model
 from openneutron.run.program import LoadedProgram
 
 

@@ -28,17 +28,20 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from openneutron import ops
 from openneutron.accuracy.layer_error import Evidence, LayerError
 from openneutron.accuracy.suggest import suggest
+from openneutron.accuracy.verify import verified
 from openneutron.accuracy.weight_trial import WeightTrial
+from openneutron.backends import NEUTRON
 from openneutron.compiler.compile import compile_graph
+from openneutron.converter.protocol import Partition
 from openneutron.estimate.cpu import cpu_nodes
 from openneutron.fx import op_name
 from openneutron.litert.ir import Graph, Tensor
 from openneutron.options import CompileOptions
-from openneutron.package.backend import Partition
-from openneutron.package.program import CompiledProgram, delegates
+from openneutron.package.program import CompiledProgram, delegates, package_program
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
-from openneutron.pipeline import Inputs, compile_model, export_model
+from openneutron.quantize.export import Inputs, export_model
 from openneutron.quantize.quantizer import NeutronQuantizer
+from openneutron.recipes.parts import lower_program
 from openneutron.run.native import NativeModel
 from openneutron.target import NeutronTargetSpec
 
@@ -61,7 +64,9 @@ def compare_layers(
     """The error of every quantized layer over these samples, the worst first, with what would help."""
     options = options or CompileOptions()
     float_module, quantized = quantize_both(module, samples[0], calibration, options, per_channel, keep_float)
-    program = compile_model(quantized, samples[0], options=options)
+    exported = {"forward": export_model(quantized, samples[0])}
+    program = package_program(*lower_program(exported, NEUTRON, options))
+    program = verified(program, exported, {"forward": samples[:1]})
     simulator = _Simulator(program, quantized)
     trial = None if per_channel else WeightTrial(float_module)
 

@@ -22,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> None:
     """Read, check, merge, write."""
     from openneutron.converter.merge_kernels import merge_files
+    from openneutron.package.pte import inspect_program
 
-    merged = merge_files([Path(f) for f in args.files], Path(args.output))
+    merged = merge_files([Path(f) for f in args.files], Path(args.output), inspect_program)
     names = ", ".join(kernel.name for kernel in sorted(merged.kernels))
     print(f"{args.output}: {len(merged.kernels)} kernels ({names})")

@@ -29,7 +29,8 @@ def quantize_source(
     args: argparse.Namespace, source: Source, steps: Steps
 ) -> tuple[Source, GraphModule | None]:
     """The source with inputs in the order asked for, and the quantized module if there was work to do."""
-    from openneutron.pipeline import export_model, quantize_model
+    from openneutron.pipeline import quantize_model
+    from openneutron.quantize.export import export_model
 
     assert source.module is not None
     if args.use_channels_last_dim_order:

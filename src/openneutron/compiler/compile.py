@@ -16,7 +16,6 @@ from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 
-from openneutron.compiler.cost import Cost, costs_of, total_cycles
 from openneutron.compiler.emit.constants import ConstPool
 from openneutron.compiler.emit.emit import check_supported, emit_cascade, emit_parts, emit_step, map_refs
 from openneutron.compiler.emit.stream import Chunk, Stream, plan_stream, stream_calls
@@ -30,6 +29,7 @@ from openneutron.compiler.memory.schedule import (
     with_given_order,
 )
 from openneutron.compiler.memory.storage import Home
+from openneutron.compiler.microcode.cost import Cost, costs_of, total_cycles
 from openneutron.compiler.microcode.format import (
     Cascade,
     KernelCall,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from openneutron.compiler.cost import Cost
+from openneutron.compiler.microcode.cost import Cost
 from openneutron.compiler.microcode.format import Kernel, KernelCall, Program, Region
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 from openneutron.converter.kernel_selection import (
     KernelSelection,
@@ -23,12 +24,24 @@ from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.files import write_atomically
 
 
-def merge_files(inputs: Sequence[Path], output: Path) -> KernelSelection:
-    """Write the union of the selections; nothing is written unless all of them are sound and fit."""
+class Program(Protocol):
+    """What is asked of a .pte: its delegates' payloads (`package.pte.ProgramInfo`)."""
+
+    def payloads(self) -> Sequence[Any]: ...
+
+
+Inspect = Callable[[Path], Program]
+
+
+def merge_files(inputs: Sequence[Path], output: Path, inspect: Inspect) -> KernelSelection:
+    """Write the union of the selections; nothing is written unless all of them are sound and fit.
+
+    `inspect` reads a .pte, which is a later stage's matter.
+    """
     named, texts = [], []
     for path in inputs:
         if path.suffix == ".pte":
-            named += program_selections(path)
+            named += program_selections(path, inspect)
             continue
         text = _read(path)
         named.append((str(path), read_selection(text, str(path))))
@@ -41,12 +54,11 @@ def merge_files(inputs: Sequence[Path], output: Path) -> KernelSelection:
     return merged
 
 
-def program_selections(path: Path) -> list[tuple[str, KernelSelection]]:
+def program_selections(path: Path, inspect: Inspect) -> list[tuple[str, KernelSelection]]:
     """The selection of every delegate in a .pte, with a name for messages."""
     from openneutron.compiler.microcode.format import decode
-    from openneutron.package.pte import inspect_program
 
-    payloads = inspect_program(path).payloads()
+    payloads = inspect(path).payloads()
     if not payloads or not all(p.is_open for p in payloads):
         fail("ON706", str(path), "the program has no delegate that was made by the open converter"
              if not payloads else "NXP's converter made a delegate of this program",
@@ -74,7 +86,7 @@ def _read(path: Path) -> str:
         )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str], inspect: Inspect) -> int:
     """The command in the spelling of ExecuTorch's NXP backend."""
     parser = argparse.ArgumentParser(
         prog="python -m openneutron.merge_kernel_selection_code",
@@ -85,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-output-file", "--output-file", required=True, type=Path, metavar="FILE")
     args = parser.parse_args(argv)
     try:
-        merged = merge_files(args.input_files, args.output_file)
+        merged = merge_files(args.input_files, args.output_file, inspect)
     except OpenNeutronError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from openneutron.options import CompileOptions
 from openneutron.target import Target
 
 if TYPE_CHECKING:
     from openneutron.compiler.result import CompiledGraph
+    from openneutron.lower.convert import Lowered
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,18 @@ class ConvertedModel:
     compiled: CompiledGraph | None = field(default=None, repr=False)  # for reports; the open converter only
     profile_bytes: int = 0
     debug_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One delegate with everything it was made from; ExecuTorch keeps it beside the delegate's node."""
+
+    lowered: Lowered
+    litert: bytes
+    converted: ConvertedModel
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Partition:
+        return self  # ExecuTorch copies programs between its stages; this value never changes
 
 
 class Converter(Protocol):

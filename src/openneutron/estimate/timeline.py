@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from openneutron.compiler.cost import run_times
 from openneutron.compiler.microcode import format as mc
+from openneutron.compiler.microcode.cost import run_times
 from openneutron.compiler.result import CallInfo
+from openneutron.converter.protocol import Partition
 from openneutron.estimate.cpu_cost import Operator, cpu_cycles, operator_of, transpose_cycles
-from openneutron.package.backend import Partition
 from openneutron.target import Target
 
 NPU_KINDS = frozenset({"kernel", "copy", "wait"})

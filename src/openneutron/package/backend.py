@@ -6,9 +6,7 @@ import logging
 import re
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import executorch.kernels.quantized  # noqa: F401  the out variants a quantized program is written with
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
@@ -18,6 +16,7 @@ from torch.export import ExportedProgram
 from openneutron.compiler.result import CallInfo
 from openneutron.converter import ConvertedModel, find_converter
 from openneutron.converter.kernel_selection import SUFFIX
+from openneutron.converter.protocol import Partition
 from openneutron.files import write_atomically
 from openneutron.litert.file import write
 from openneutron.lower.convert import Lowered, lower_program
@@ -28,18 +27,6 @@ from openneutron.stopwatch import LITERT, MICROCODE, stage
 from openneutron.target import find_target
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Partition:
-    """One delegate with everything it was made from; ExecuTorch keeps it beside the delegate's node."""
-
-    lowered: Lowered
-    litert: bytes
-    converted: ConvertedModel
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Partition:
-        return self  # ExecuTorch copies programs between its stages; this value never changes
 
 
 class NeutronBackend(BackendDetails):

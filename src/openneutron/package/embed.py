@@ -9,8 +9,8 @@ from executorch.exir import EdgeCompileConfig, EdgeProgramManager, to_edge
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 
+from openneutron.converter.protocol import Partition
 from openneutron.litert.ir import Tensor
-from openneutron.package.backend import Partition
 from openneutron.partition.partitioner import BACKEND_ID
 
 

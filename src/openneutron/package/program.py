@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from executorch.exir import EdgeProgramManager
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
@@ -17,15 +18,18 @@ from torch.fx import GraphModule
 
 from openneutron.compiler.result import CompiledGraph
 from openneutron.converter.kernel_selection import SUFFIX, kernel_selection_code
+from openneutron.converter.protocol import Partition
 from openneutron.diagnostics import Reject, fail
 from openneutron.estimate.cpu import explain_cpu, node_macs
 from openneutron.estimate.timeline import BORDER_KINDS, NPU_KINDS, Event, program_timeline, total
 from openneutron.files import write_atomically
 from openneutron.litert.ir import Graph
 from openneutron.options import CompileOptions
-from openneutron.package.backend import NeutronPartitioner, Partition
 from openneutron.package.pte import ProgramInfo, parse_program
+from openneutron.package.seal import seal
 from openneutron.partition.clusters import Rejected
+from openneutron.partition.partitioner import NeutronPartitioner
+from openneutron.stopwatch import EXIR, PACKAGE, stage
 from openneutron.target import Target, find_target
 
 if TYPE_CHECKING:
@@ -220,6 +224,21 @@ def describe(
         delegated=not_asked is None,
         etrecord=etrecord,
     )
+
+
+def package_program(
+    edge: EdgeProgramManager,
+    partitioners: Mapping[str, NeutronPartitioner],
+    npu_nodes: tuple[str, ...] | None = None,
+    not_asked: Reject | None = None,
+) -> CompiledProgram:
+    """Serialize a lowered program, seal it, and describe what is in it."""
+    with stage(PACKAGE):
+        # to_executorch changes the programs it is given
+        kept = {name: copy_graph(edge.exported_program(name)) for name in partitioners}
+        with stage(EXIR):
+            program = edge.to_executorch()
+        return describe(seal(program.buffer), kept, partitioners, npu_nodes, not_asked, program._etrecord)
 
 
 def by_method(value: Any) -> dict[str, Any]:

@@ -6,22 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from executorch.exir import EdgeCompileConfig
 from executorch.export import ExportRecipe, LoweringRecipe, QuantizationRecipe
 from torch.fx import GraphModule
 
 from openneutron.backends import CORTEX_M, DEFAULT_CORE, IMXRT700, NEUTRON, Recipe
-from openneutron.cortex_m.core import find_core
-from openneutron.cortex_m.lowering import LowerToCortexM, edge_compile_config
 from openneutron.diagnostics import fail
 from openneutron.options import CompileOptions
 from openneutron.package.backend import NeutronPartitioner
 from openneutron.partition.partitioner import spellings
 from openneutron.passes import BEFORE_PREPARE, PTQ, QAT, run_passes
 from openneutron.passes.canonicalize import fold_quantized
-from openneutron.passes.dim_order import restore_order_around
-from openneutron.passes.edge import run_edge_passes
-from openneutron.pipeline import make_quantizer
+from openneutron.recipes.parts import lowering_of, make_quantizer
 
 Samples = Callable[[], Iterable[tuple[Any, ...]]]
 Train = Callable[[GraphModule], Any]
@@ -114,28 +109,22 @@ def _recipe(
         post_convert_passes=[fold_quantized] if qat else [],
     )
     name = f"{recipe.name}_int8_{'qat' if qat else 'ptq'}".replace("-", "_")
-    parts = [ExportRecipe(name=name, quantization_recipe=quantization, strict=False)]
-    config = edge_compile_config() if recipe.cortex_m else EdgeCompileConfig(_skip_dim_order=False)
-    order = LoweringRecipe(
-        edge_manager_transform_passes=[lambda manager: [restore_order_around]], edge_compile_config=config
+    lowering = lowering_of(recipe, core)
+    return ExportRecipe(
+        name=name,
+        quantization_recipe=quantization,
+        lowering_recipe=LoweringRecipe(
+            partitioners=[_Demanding(options, on_npu)] if recipe.neutron else None,
+            edge_transform_passes=[lambda method, program: list(lowering.before)],
+            edge_manager_transform_passes=[_step(step) for step in lowering.after],
+            edge_compile_config=lowering.config,
+        ),
+        strict=False,
     )
-    if recipe.neutron:
-        partitioner = _Demanding(options, on_npu)
-        lowering = LoweringRecipe(
-            partitioners=[partitioner],
-            edge_transform_passes=[lambda method, program: [run_edge_passes]],
-            edge_compile_config=config,
-        )
-        parts.append(ExportRecipe(lowering_recipe=lowering, strict=False))
-    if recipe.cortex_m:
-        find_core(core)
-        lowering = LoweringRecipe(
-            edge_manager_transform_passes=[lambda manager: [LowerToCortexM(core)]],
-            edge_compile_config=config,
-        )
-        parts.append(ExportRecipe(lowering_recipe=lowering, strict=False))
-    parts.append(ExportRecipe(lowering_recipe=order, strict=False))  # last: it reads what the others leave
-    return ExportRecipe.combine(parts, recipe_name=name)
+
+
+def _step(step: Any) -> Callable[[Any], list[Any]]:
+    return lambda manager: [step]
 
 
 def _check_training(recipe: Recipe, qat: bool, samples: Samples | None, train_fn: Train | None) -> None:

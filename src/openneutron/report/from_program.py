@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from openneutron.compiler.cost import cost_of
 from openneutron.compiler.microcode import format as mc
+from openneutron.compiler.microcode.cost import cost_of
 from openneutron.compiler.result import CallInfo
 from openneutron.estimate.cpu_cost import Operator, cpu_cycles, transpose_cycles
 from openneutron.estimate.timeline import BORDER_KINDS, NPU_KINDS, Event, npu_events, total

@@ -13,10 +13,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
+from openneutron.converter.protocol import Partition
 from openneutron.estimate.cpu_cost import operator_of
 from openneutron.fx import bind_args, op_name, tensor_of
 from openneutron.litert.ir import Graph
-from openneutron.package.backend import Partition
 from openneutron.package.program import CompiledProgram
 from openneutron.partition.clusters import is_compute
 

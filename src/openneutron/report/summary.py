@@ -7,9 +7,9 @@ from typing import Any
 
 from torch.fx import GraphModule
 
+from openneutron.converter.protocol import Partition
 from openneutron.fx import op_name
 from openneutron.litert.ir import Builtin
-from openneutron.package.backend import Partition
 from openneutron.package.program import CompiledProgram
 from openneutron.report.cost_model import error_label
 

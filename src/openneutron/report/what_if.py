@@ -23,7 +23,8 @@ from openneutron.estimate.cpu_cost import cpu_cycles, operator_of
 from openneutron.package.program import CompiledProgram, delegates
 from openneutron.partition.clusters import Rejected, is_compute
 from openneutron.partition.partitioner import spellings
-from openneutron.pipeline import Inputs, compile_model
+from openneutron.pipeline import compile_model
+from openneutron.quantize.export import Inputs
 from openneutron.report.stand_in import NoStandIn, replace_node, source_node
 from openneutron.report.summary import summarize
 

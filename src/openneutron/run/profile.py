@@ -18,7 +18,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
-from openneutron.compiler.cost import costs_of
+from openneutron.compiler.microcode.cost import costs_of
 from openneutron.compiler.microcode.format import KernelCall, decode
 from openneutron.diagnostics import fail
 from openneutron.package.pte import MethodInfo

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from openneutron.compiler.cost import total_cycles
 from openneutron.compiler.emit.constants import ConstPool
 from openneutron.compiler.emit.select import select, supports
 from openneutron.compiler.emit.selection import Context
 from openneutron.compiler.emit.split import Part, can_split, split, widen_output
 from openneutron.compiler.memory.schedule import MemoryPlan
 from openneutron.compiler.memory.storage import Home
+from openneutron.compiler.microcode.cost import total_cycles
 from openneutron.compiler.microcode.format import Cascade as CascadeCall
 from openneutron.compiler.microcode.format import (
     KernelCall,

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from openneutron.compiler.cost import RowWork, row_work
 from openneutron.compiler.emit.selection import broadcast_strides, dense_strides, merged
 from openneutron.compiler.microcode import format as mc
+from openneutron.compiler.microcode.cost import RowWork, row_work
 from openneutron.compiler.microcode.format import KernelCall
 from openneutron.litert.ir import Op, Tensor
 from openneutron.target import Target

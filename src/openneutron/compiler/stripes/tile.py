@@ -14,7 +14,6 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from openneutron.compiler.cost import steps_cycles
 from openneutron.compiler.emit.emit import Sketch, sketch
 from openneutron.compiler.memory.place import aligned
 from openneutron.compiler.memory.schedule import (
@@ -25,6 +24,7 @@ from openneutron.compiler.memory.schedule import (
     scratch_buffers,
 )
 from openneutron.compiler.memory.storage import Buffer, Home, Storage
+from openneutron.compiler.microcode.cost import steps_cycles
 from openneutron.compiler.stripes.cascade import (
     MOST_STAGES,
     MOST_STEPS,

@@ -1,0 +1,98 @@
+"""What a recipe is made of: its quantizer, and how a program is lowered. The pipeline and ExecuTorch's own
+recipes (`build`) are both put together from these."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from executorch.exir import EdgeCompileConfig, EdgeProgramManager, to_edge_transform_and_lower
+from torch.export import ExportedProgram
+from torchao.quantization.pt2e.quantizer import Quantizer
+
+from openneutron.backends import DEFAULT_CORE, Recipe, find_recipe
+from openneutron.diagnostics import fail
+from openneutron.options import CompileOptions, CustomDelegationOptions
+from openneutron.package.backend import NeutronPartitioner
+from openneutron.passes.dim_order import needs_order_restored, restore_order_around
+from openneutron.passes.edge import run_edge_passes
+from openneutron.quantize.quantizer import NeutronQuantizer
+from openneutron.target import NeutronTargetSpec
+
+
+def make_quantizer(
+    recipe: str,
+    options: CompileOptions,
+    is_qat: bool = False,
+    per_channel: bool = False,
+    keep_float: Collection[str] = (),
+) -> Quantizer:
+    """The quantizer of a recipe."""
+    backends = find_recipe(recipe)
+    if not backends.cortex_m:
+        spec = NeutronTargetSpec(options.config, converter=options.converter)
+        return NeutronQuantizer(spec, is_qat, per_channel=per_channel, keep_float=keep_float)
+    if backends.neutron:
+        from openneutron.cortex_m.combined import CombinedQuantizer
+
+        return CombinedQuantizer(options, is_qat, per_channel=per_channel, keep_float=keep_float)
+    from openneutron.cortex_m.quantizer import CortexMInt8Quantizer
+
+    if per_channel:
+        fail(
+            "ON104",
+            "per_channel",
+            f"has no effect on the recipe {recipe}",
+            "Leave it out: Cortex-M has a scale per channel for convolutions, one per tensor otherwise.",
+        )
+    return CortexMInt8Quantizer(is_qat, keep_float)
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """Between an exported program and ExecuTorch's: settings of the Edge dialect, and passes in order."""
+
+    config: EdgeCompileConfig
+    before: tuple[Any, ...]  # on the Edge program, before the NPU's partitions are taken out
+    after: tuple[Any, ...]  # on what they leave
+
+
+def lowering_of(recipe: Recipe, core: str = DEFAULT_CORE) -> Lowering:
+    """How programs of a recipe are lowered; an unknown core is refused before any work is done."""
+    config, cpu = EdgeCompileConfig(_check_ir_validity=True, _skip_dim_order=False), []
+    if recipe.cortex_m:
+        from openneutron.cortex_m.lowering import LowerToCortexM, edge_compile_config
+
+        config, cpu = edge_compile_config(), [LowerToCortexM(core)]
+    # The order is restored last: that reads what the others leave.
+    return Lowering(config, (run_edge_passes,), (*cpu, restore_order_around))
+
+
+def lower_program(
+    exported: Mapping[str, ExportedProgram],
+    recipe: Recipe,
+    options: CompileOptions,
+    core: str = DEFAULT_CORE,
+    delegation: CustomDelegationOptions | None = None,
+    delegate: bool = True,
+    etrecord: bool = False,
+) -> tuple[EdgeProgramManager, dict[str, NeutronPartitioner]]:
+    """The Edge program with Neutron's partitions delegated and the rest in Cortex-M's dialect, if wanted."""
+    lowering = lowering_of(recipe, core)
+    partitioners = {
+        name: NeutronPartitioner(options.to_compile_specs(), custom_delegation_options=delegation)
+        for name in exported
+    }
+    edge = to_edge_transform_and_lower(
+        dict(exported),
+        transform_passes=list(lowering.before),
+        partitioner={name: [p] for name, p in partitioners.items()} if recipe.neutron and delegate else {},
+        compile_config=lowering.config,
+        generate_etrecord=etrecord,
+    )
+    for step in lowering.after:
+        modules = (edge.exported_program(name).graph_module for name in exported)
+        if step is not restore_order_around or any(map(needs_order_restored, modules)):
+            edge = edge.transform([step])
+    return edge, partitioners
