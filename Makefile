@@ -13,7 +13,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 
 DEPS := $(VENV)/.openneutron-deps
 READY := $(VENV)/.openneutron-ready
-NATIVE := CMakeLists.txt $(shell find runtime -type f \( -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt \) 2>/dev/null)
+NATIVE := CMakeLists.txt $(shell find runtime -type f \( -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt \))
 
 # Without the cross tools or a browser their tests are skipped; in CI a skip would hide a failure.
 export OPENNEUTRON_REQUIRE_FIRMWARE := $(if $(CI),1,$(OPENNEUTRON_REQUIRE_FIRMWARE))
@@ -47,11 +47,12 @@ format: $(READY) ## let ruff rewrite the Python files
 
 check-generated: $(READY) ## generated files equal what the Python definitions yield
 	$(PY) -m openneutron.compiler.microcode --check
+	$(PY) -m openneutron.package.header --check
 	$(BIN)/openneutron ops --markdown | diff - docs/operators.md
 	$(BIN)/openneutron explain --markdown | diff - docs/troubleshooting.md
 
 bench: $(READY) ## the benchmarks; prints tables
-	@shopt -s nullglob; for f in benchmarks/bench_*.py; do echo "== $$f"; $(PY) "$$f" || exit 1; done
+	@for f in benchmarks/bench_*.py; do echo "== $$f"; $(PY) "$$f" || exit 1; done
 
 native: $(DEPS) ## rebuild the native libraries only (incremental)
 	$(PIP) install --quiet --no-build-isolation --no-deps --editable .

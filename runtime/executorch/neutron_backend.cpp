@@ -18,6 +18,7 @@
 
 #include "neutron.h"
 #include "neutron_pool.h"
+#include "neutron_payload.h"
 #include "payload.h"
 #include "transpose.h"
 
@@ -179,7 +180,7 @@ const Tensor* find_tensor(const Handle* handle, Span<EValue*> args, size_t port)
 
 // Whether the runtime has to transpose: not if the tensor's memory is channels last already.
 bool needs_transpose(const Handle* handle, size_t port, const Tensor& tensor) {
-  if (handle->payload.formats[port] != kChannelsLast || tensor.dim() < 3) {
+  if (handle->payload.formats[port] != NEUTRON_PAYLOAD_CHANNELS_LAST || tensor.dim() < 3) {
     return false;
   }
   return tensor.dim_order()[1] == 1; // logical dimension 1 is the channels

@@ -3,15 +3,13 @@
 //     header | microcode | weights | kernels          each part padded to 16 bytes
 //
 // Header: nInputs, nOutputs, nInputArgs, inputFormat[nInputs], outputFormat[nOutputs], inputMap[nInputs],
-// outputMap[nOutputs], payloadVersion: one byte each.
+// outputMap[nOutputs], payloadVersion: one byte each; the numbers are in the generated neutron_payload.h.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 namespace openneutron {
-
-constexpr uint8_t kChannelsLast = 1; // the caller's tensor is channels first, the microcode's channels last
 
 // A view into the payload's bytes, which must outlive it.
 struct Payload {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from openneutron._registration import register_when_loaded
 
-__version__ = "0.1.0"
+__version__ = "0.1.0.dev0"
 
 _HOME = {
     "NeutronQuantizer": "quantize.quantizer",

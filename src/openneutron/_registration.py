@@ -1,4 +1,9 @@
-"""Making the recipes known to `executorch.export` without importing it: now if it is loaded, else then."""
+"""Making the recipes known to `executorch.export` without importing it: now if it is loaded, else then.
+
+A hook in the import system, because the plain things do not do: ExecuTorch's registry reads no entry points,
+and importing it with `import openneutron` would load torch for every `--help`. Whoever imports both, in
+either order, finds the recipes; `tests/recipes/test_export.py` fails without the hook.
+"""
 
 from __future__ import annotations
 

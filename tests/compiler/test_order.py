@@ -19,8 +19,7 @@ def problems(draw, most_jobs=7):
     for index in range(count):
         needs = draw(st.sets(st.integers(0, index - 1), max_size=2)) if index else set()
         reuse = tuple((n, index) for n in sorted(needs) if sizes[n] == sizes[index] and draw(st.booleans()))
-        workspace = draw(st.sampled_from([0, 0, 48]))
-        jobs.append(Job(tuple(sorted(needs)), (*sorted(needs), index), workspace, reuse))
+        jobs.append(Job(tuple(sorted(needs)), (*sorted(needs), index), reuse))
     return jobs, sizes
 
 
@@ -36,13 +35,13 @@ def simulated_peak(jobs, sizes, order):
     touched = {b: [i for i, j in enumerate(order) if b in jobs[j].touches] for b in range(len(sizes))}
     overwritten = reused(jobs, order)
     peak = 0
-    for step, job in enumerate(order):
+    for step in range(len(order)):
         live = {b for b, at in touched.items() if at and at[0] <= step <= at[-1]}
         for new, old in overwritten.items():
             if touched[new][0] == step:
                 assert touched[old][-1] == step and sizes[old] == sizes[new]
                 live.discard(old)
-        peak = max(peak, sum(sizes[b] for b in live) + jobs[job].workspace)
+        peak = max(peak, sum(sizes[b] for b in live))
     return peak
 
 

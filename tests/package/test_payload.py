@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openneutron.compiler.microcode import format as mc
+from openneutron.compiler.microcode.header import write_or_check
+from openneutron.converter.stock import read_words
 from openneutron.diagnostics import OpenNeutronError
+from openneutron.package.header import COMMAND, HEADER_FILE, header_text
 from openneutron.package.payload import Payload, Port, check_fits, pack, parse
 
 REF = mc.Ref(mc.Region.SCRATCH)
@@ -117,3 +120,15 @@ def test_too_many_inputs_are_refused_by_number():
     payload = Payload((Port(0),) * 256, (Port(0),), 1, make_microcode(256), b"", b"")
     with pytest.raises(OpenNeutronError, match="256 inputs"):
         pack(payload)
+
+
+def test_the_runtime_is_told_the_numbers_of_the_payload() -> None:
+    assert write_or_check(["--check"], {HEADER_FILE: header_text()}, COMMAND) == 0
+    offsets, at = {}, 0
+    for name, word in mc.layout(mc.Header):
+        offsets[name] = at
+        at += mc.word_bytes(word) * (word.count or 1)
+    raw = struct.pack("<13I", *range(13))
+    words = read_words(raw)
+    for name in ("magic", "microcode_bytes", "weights_bytes", "scratch_bytes", "inputs", "outputs"):
+        assert 4 * getattr(words, name) == offsets[name], f"{name} is elsewhere in NXP's microcode"

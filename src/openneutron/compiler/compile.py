@@ -8,14 +8,13 @@ takes runs of steps together as cascades of row stripes, in size mode or where t
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
 from itertools import accumulate
 
+from openneutron import __version__
 from openneutron.compiler.emit.constants import ConstPool
 from openneutron.compiler.emit.emit import check_supported, emit_cascade, emit_parts, emit_step, map_refs
 from openneutron.compiler.emit.stream import Chunk, Stream, plan_stream, stream_calls
@@ -256,12 +255,7 @@ def _buffer_infos(plan: MemoryPlan, pieces: Sequence[Piece], stream: Stream | No
     return tuple(result)
 
 
-@lru_cache(maxsize=1)
 def _version() -> tuple[int, int, int]:
-    """The version of this package, for the microcode's header; 0.0.0 when it runs uninstalled."""
-    try:
-        numbers = re.findall(r"\d+", version("openneutron"))[:3]
-    except PackageNotFoundError:
-        return 0, 0, 0
-    major, minor, patch = (int(n) for n in [*numbers, "0", "0", "0"][:3])
+    """The version of this package, for the microcode's header."""
+    major, minor, patch = (int(number) for number in __version__.split(".")[:3])
     return major, minor, patch

@@ -43,8 +43,7 @@ def embed(partition: Partition, payload: bytes, specs: list[CompileSpec]) -> Edg
     lowered = LoweredBackendModule(signature.exported_program(), BACKEND_ID, payload, specs)
     lowered.meta = {"_delegate_info_meta": partition}
     edge = to_edge(torch.export.export(_Call(lowered), inputs), compile_config=config)
-    for name, module in edge.exported_program().graph_module.named_children():
+    for module in edge.exported_program().graph_module.children():
         if isinstance(module, LoweredBackendModule):
             module.meta = lowered.meta
-            assert name
     return edge

@@ -21,6 +21,7 @@ from openneutron.diagnostics import fail
 
 ALIGNMENT = 16
 AS_IS, CHANNELS_LAST = 0, 1
+INPUTS_AT, OUTPUTS_AT, INPUT_ARGS_AT, PORTS_AT = 0, 1, 2, 3  # of the header's bytes
 _MOST = 255  # every count and index is one byte
 
 
@@ -120,12 +121,13 @@ def parse(raw: bytes, where: str = "payload") -> Payload:
     """Take a payload apart; bytes that are not a whole payload are a diagnostic."""
     if len(raw) < 4:
         _damaged(where, f"{len(raw)} bytes are too few for a header")
-    inputs, outputs, input_args = raw[:3]
+    inputs, outputs, input_args = (raw[at] for at in (INPUTS_AT, OUTPUTS_AT, INPUT_ARGS_AT))
     ports = inputs + outputs
-    size = 4 + 2 * ports
+    size = PORTS_AT + 2 * ports + 1
     if len(raw) < size:
         _damaged(where, f"{len(raw)} bytes are too few for a header of {inputs} inputs and {outputs} outputs")
-    formats, maps, version = raw[3 : 3 + ports], raw[3 + ports : 3 + 2 * ports], raw[size - 1]
+    formats, maps = (raw[at : at + ports] for at in (PORTS_AT, PORTS_AT + ports))
+    version = raw[size - 1]
     if version not in (PLAIN, PROFILING):
         fail(
             "ON421",

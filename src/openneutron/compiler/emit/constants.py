@@ -14,16 +14,12 @@ class ConstPool:
         self._chunks: list[bytes] = []
         self._known: dict[bytes, Ref] = {}
         self._size = 0
-        self.blobs: dict[
-            int, int
-        ] = {}  # offset -> size, in order of offset: what a prefetch may move as one piece
 
     def add(self, data: np.ndarray | bytes) -> Ref:
         """The place of these bytes in WEIGHTS."""
         raw = data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()
         if raw not in self._known:
             self._known[raw] = Ref(Region.WEIGHTS, offset=self._size)
-            self.blobs[self._size] = len(raw)
             padded = raw + bytes(-len(raw) % ALIGNMENT)
             self._chunks.append(padded)
             self._size += len(padded)

@@ -52,12 +52,3 @@ def rule_of(op: Op) -> Rule | None:
 
 def _key(op: Op) -> Builtin | str:
     return op.custom_name if op.kind is Builtin.CUSTOM else op.kind
-
-
-def kernel_scratch(op: Op) -> int:
-    """Workspace bytes the calls of `op` need beyond their inputs and outputs: none.
-
-    Kernels keep what they need on a few hundred bytes of stack; `select` asks for no temporary.
-    """
-    del op
-    return 0

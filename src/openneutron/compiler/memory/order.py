@@ -27,7 +27,6 @@ class Job:
 
     needs: tuple[int, ...]  # jobs that run before
     touches: tuple[int, ...]  # scratch buffers read or written
-    workspace: int = 0  # bytes needed while it runs only
     reuse: tuple[tuple[int, int], ...] = ()  # (old, new): `new` may take the place of `old` if that dies here
 
 
@@ -67,7 +66,7 @@ def peak_of(jobs: Sequence[Job], sizes: Sequence[int], sequence: Sequence[int]) 
 
 
 def live_bytes(jobs: Sequence[Job], sizes: Sequence[int], sequence: Sequence[int]) -> list[int]:
-    """Bytes live while each job of the sequence runs, workspace included."""
+    """Bytes live while each job of the sequence runs."""
     search = _Search(jobs, sizes)
     done, live, result = 0, 0, []
     for job in sequence:
@@ -146,7 +145,7 @@ class _Search:
             if not self.touchers[buffer] & ~after:
                 kept -= self.sizes[buffer]
         saved = sum(self.sizes[new] for _, new in self.overwrites(job, done))
-        return during + self.jobs[job].workspace - saved, kept
+        return during - saved, kept
 
     def ready(self, done: int, piece: Sequence[int]) -> list[int]:
         return [job for job in piece if not done >> job & 1 and not self.needs[job] & ~done]

@@ -9,9 +9,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from openneutron.compiler.emit.select import kernel_scratch, rule_of
+from openneutron.compiler.emit.select import rule_of
 from openneutron.compiler.graph.shapes import slice_of
-from openneutron.compiler.graph.tables import is_table
 from openneutron.compiler.memory.order import Job, Order, choose_order, peak_of, reused
 from openneutron.compiler.memory.place import Apart, Block, Placement, aligned, place
 from openneutron.compiler.memory.storage import Buffer, Home, Storage, can_share, share_storage
@@ -52,7 +51,6 @@ class MemoryPlan:
     offsets: dict[Buffer, int]
     rows: dict[Buffer, int]  # of rolling buffers
     lives: dict[Buffer, tuple[int, int]]  # first and last unit
-    workspaces: dict[int, int]  # the offset of a unit's workspace, where its kernels need one
     placement: Placement
 
     def ops(self, unit: Unit) -> tuple[Op, ...]:
@@ -134,16 +132,9 @@ def plan_memory(schedule: Schedule, cascades: Sequence[Cascade] = (), solve: boo
         for o in (c.overlap for c in cascades)
         if o is not None
     }
-    needs = {
-        number: size
-        for number, unit in enumerate(units)
-        if (size := max(map(kernel_workspace, schedule.steps[unit.first : unit.last + 1])))
-    }
-    workspace = {number: len(blocks) + index for index, number in enumerate(needs)}
-    placement = place(blocks + [Block(size, n, n) for n, size in needs.items()], apart, solve)
+    placement = place(blocks, apart, solve)
     offsets = {buffer: placement.offsets[index] for buffer, index in group.items()}
-    workspaces = {number: placement.offsets[index] for number, index in workspace.items()}
-    return MemoryPlan(schedule, units, offsets, rows, lives, workspaces, placement)
+    return MemoryPlan(schedule, units, offsets, rows, lives, placement)
 
 
 def _units(steps: int, cascades: Sequence[Cascade]) -> tuple[Unit, ...]:
@@ -161,11 +152,6 @@ def _units(steps: int, cascades: Sequence[Cascade]) -> tuple[Unit, ...]:
 def _row_bytes(buffer: Buffer, storage: Storage) -> int:
     """Bytes of a row of the map that is all there is in a buffer."""
     return buffer.nbytes // next(rows_of(t) for t, view in storage.views.items() if view.buffer is buffer)
-
-
-def kernel_workspace(op: Op) -> int:
-    """Bytes the calls of an op need while they run."""
-    return 0 if is_table(op) else kernel_scratch(op)
 
 
 def in_place_operands(op: Op) -> list[Tensor]:
@@ -187,9 +173,7 @@ def _ordered(graph: Graph, copying: frozenset[Op], keep: bool = False) -> Schedu
     for op in steps:
         needs = {n for t in op.inputs if t is not None for n in made_by.get(t, ())}
         touches = tuple(sorted(number[b] for b in scratch_buffers(op, storage)))
-        jobs.append(
-            Job(tuple(sorted(needs)), touches, aligned(kernel_workspace(op)), _reuse(op, storage, number))
-        )
+        jobs.append(Job(tuple(sorted(needs)), touches, _reuse(op, storage, number)))
     sizes = [aligned(b.nbytes) for b in buffers]
     if keep:
         given = tuple(range(len(jobs)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from openneutron.compiler.microcode import format as mc
@@ -90,20 +90,25 @@ def header_text() -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Write the header and the documentation page, or check that those in the tree are current."""
-    parser = argparse.ArgumentParser(prog="python -m openneutron.compiler.microcode", description=__doc__)
+    files = {HEADER_FILE: header_text(), DOCS_FILE: docs_text()}
+    return write_or_check(arguments, files, "python -m openneutron.compiler.microcode")
+
+
+def write_or_check(arguments: Sequence[str], files: Mapping[str, str], command: str) -> int:
+    """Write generated files to the tree, or check that those in it are current."""
+    parser = argparse.ArgumentParser(prog=command)
     action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--write", action="store_true", help=f"write {HEADER_FILE} and {DOCS_FILE}")
+    action.add_argument("--write", action="store_true", help=f"write {' and '.join(files)}")
     action.add_argument("--check", action="store_true", help="fail if a file differs from the definition")
     options = parser.parse_args(arguments)
     root = Path(__file__).resolve().parents[4]
     stale = 0
-    for name, text in ((HEADER_FILE, header_text()), (DOCS_FILE, docs_text())):
+    for name, text in files.items():
         path = root / name
         if options.write:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         elif not path.exists() or path.read_text() != text:
-            command = "python -m openneutron.compiler.microcode --write"
-            print(f"{name} is out of date: run {command}", file=sys.stderr)
+            print(f"{name} is out of date: run {command} --write", file=sys.stderr)
             stale = 1
     return stale

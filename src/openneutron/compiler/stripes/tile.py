@@ -19,7 +19,6 @@ from openneutron.compiler.memory.place import aligned
 from openneutron.compiler.memory.schedule import (
     MemoryPlan,
     Schedule,
-    kernel_workspace,
     plan_memory,
     scratch_buffers,
 )
@@ -95,7 +94,7 @@ class Line:
             if new in alive and old in alive and self.lives[new][0] == step
         )
         total = sum(aligned(b.nbytes) for b in alive) - saved
-        return total + aligned(kernel_workspace(self.schedule.steps[step])) + self.constants[step]
+        return total + self.constants[step]
 
     def runs(self, budget: float) -> Iterator[Run]:
         """Every run worth a look: none that adds more cycles than the budget by itself."""
