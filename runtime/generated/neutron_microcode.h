@@ -8,6 +8,8 @@
 #define NEUTRON_MAGIC 0x314E4E4Fu
 #define NEUTRON_FORMAT_VERSION 1u
 #define NEUTRON_MAX_RANK 6u
+#define NEUTRON_MAX_DIM 16777215u
+#define NEUTRON_MAX_STAGES 128u
 #define NEUTRON_ALIGNMENT 16u
 #define NEUTRON_CRC_OFFSET 56u
 #define NEUTRON_KERNEL_KINDS 27u
@@ -98,6 +100,11 @@ typedef struct {
 } NeutronView;
 static_assert(sizeof(NeutronView) == 16u, "layout of NeutronView");
 
+static inline int NeutronView_in_range(const NeutronView *p) {
+    return p->row >= 1u &&
+           p->row <= 1073741824u;
+}
+
 /* Geometry of a sliding window: output row y reads input rows y*stride_h - pad_top + k*dilation_h.
  *
  * Only output rows y0 <= y < y1 are computed. Taps outside the input count as the input's zero point.
@@ -123,6 +130,49 @@ typedef struct {
 } NeutronWindow;
 static_assert(sizeof(NeutronWindow) == 68u, "layout of NeutronWindow");
 
+#define NEUTRON_WINDOW_MOST_TAPS 16777215u
+#define NEUTRON_WINDOW_MOST_ROWS 536870912u
+#define NEUTRON_WINDOW_MOST_COLUMNS 536870912u
+#define NEUTRON_WINDOW_MOST_HEIGHT 536870912u
+#define NEUTRON_WINDOW_MOST_WIDTH 536870912u
+static inline int NeutronWindow_in_range(const NeutronWindow *p) {
+    return p->batch >= 1u &&
+           p->batch <= 16777215u &&
+           p->in_h >= 1u &&
+           p->in_h <= 16777215u &&
+           p->in_w >= 1u &&
+           p->in_w <= 16777215u &&
+           p->in_c >= 1u &&
+           p->in_c <= 16777215u &&
+           p->out_h >= 1u &&
+           p->out_h <= 16777215u &&
+           p->out_w >= 1u &&
+           p->out_w <= 16777215u &&
+           p->out_c >= 1u &&
+           p->out_c <= 16777215u &&
+           p->kernel_h >= 1u &&
+           p->kernel_h <= 16777215u &&
+           p->kernel_w >= 1u &&
+           p->kernel_w <= 16777215u &&
+           p->stride_h >= 1u &&
+           p->stride_h <= 16777215u &&
+           p->stride_w >= 1u &&
+           p->stride_w <= 16777215u &&
+           p->dilation_h >= 1u &&
+           p->dilation_h <= 16777215u &&
+           p->dilation_w >= 1u &&
+           p->dilation_w <= 16777215u &&
+           p->pad_top >= -16777215 &&
+           p->pad_top <= 16777215 &&
+           p->pad_left >= -16777215 &&
+           p->pad_left <= 16777215 &&
+           (uint64_t)p->kernel_h * p->kernel_w <= NEUTRON_WINDOW_MOST_TAPS &&
+           (uint64_t)p->out_h * p->stride_h <= NEUTRON_WINDOW_MOST_ROWS &&
+           (uint64_t)p->out_w * p->stride_w <= NEUTRON_WINDOW_MOST_COLUMNS &&
+           (uint64_t)p->kernel_h * p->dilation_h <= NEUTRON_WINDOW_MOST_HEIGHT &&
+           (uint64_t)p->kernel_w * p->dilation_w <= NEUTRON_WINDOW_MOST_WIDTH;
+}
+
 /* Two inputs and an output walked over `dims`; strides in bytes, 0 where an input is broadcast. */
 typedef struct {
     NeutronRef a;
@@ -134,6 +184,21 @@ typedef struct {
     int32_t output_strides[6];
 } NeutronBroadcast;
 static_assert(sizeof(NeutronBroadcast) == 120u, "layout of NeutronBroadcast");
+
+static inline int NeutronBroadcast_in_range(const NeutronBroadcast *p) {
+    return p->dims[0] >= 1u &&
+           p->dims[0] <= 16777215u &&
+           p->dims[1] >= 1u &&
+           p->dims[1] <= 16777215u &&
+           p->dims[2] >= 1u &&
+           p->dims[2] <= 16777215u &&
+           p->dims[3] >= 1u &&
+           p->dims[3] <= 16777215u &&
+           p->dims[4] >= 1u &&
+           p->dims[4] <= 16777215u &&
+           p->dims[5] >= 1u &&
+           p->dims[5] <= 16777215u;
+}
 
 /* Part of a cascade: output rows y0 .. y1 - 1 of one of its stages. */
 typedef struct {
@@ -187,11 +252,21 @@ typedef struct {
 } NeutronWindowForm;
 static_assert(sizeof(NeutronWindowForm) == 100u, "layout of NeutronWindowForm");
 
+static inline int NeutronWindowForm_in_range(const NeutronWindowForm *p) {
+    return NeutronView_in_range(&p->input) &&
+           NeutronView_in_range(&p->output) &&
+           NeutronWindow_in_range(&p->window);
+}
+
 /* Two operands and a result, element by element. Of a stage, the outermost dimension counts rows. */
 typedef struct {
     NeutronBroadcast walk;
 } NeutronWalkForm;
 static_assert(sizeof(NeutronWalkForm) == 120u, "layout of NeutronWalkForm");
+
+static inline int NeutronWalkForm_in_range(const NeutronWalkForm *p) {
+    return NeutronBroadcast_in_range(&p->walk);
+}
 
 /* Runs of bytes, one behind the other, and a table of constants. */
 typedef struct {
@@ -204,6 +279,12 @@ typedef struct {
     uint32_t output_pitch;
 } NeutronRowsForm;
 static_assert(sizeof(NeutronRowsForm) == 40u, "layout of NeutronRowsForm");
+
+static inline int NeutronRowsForm_in_range(const NeutronRowsForm *p) {
+    return p->rows >= 1u &&
+           p->rows <= 16777215u &&
+           p->length >= 1u;
+}
 
 /* Rows times packed weights, with a bias and a scale for every output. */
 typedef struct {
@@ -218,11 +299,24 @@ typedef struct {
 } NeutronProductForm;
 static_assert(sizeof(NeutronProductForm) == 52u, "layout of NeutronProductForm");
 
+static inline int NeutronProductForm_in_range(const NeutronProductForm *p) {
+    return p->rows >= 1u &&
+           p->rows <= 16777215u &&
+           p->in_features >= 1u &&
+           p->in_features <= 16777215u &&
+           p->out_features >= 1u &&
+           p->out_features <= 16777215u;
+}
+
 /* Block until the last prefetch on `channel` has finished. */
 typedef struct {
     uint32_t channel;
 } NeutronWaitParams;
 static_assert(sizeof(NeutronWaitParams) == 4u, "layout of NeutronWaitParams");
+
+static inline int NeutronWaitParams_in_range(const NeutronWaitParams *p) {
+    return p != 0;
+}
 
 /* Start copying constants from WEIGHTS to PREFETCH on `channel`; a `Wait` must precede their use. */
 typedef struct {
@@ -232,6 +326,10 @@ typedef struct {
     uint32_t channel;
 } NeutronPrefetchParams;
 static_assert(sizeof(NeutronPrefetchParams) == 24u, "layout of NeutronPrefetchParams");
+
+static inline int NeutronPrefetchParams_in_range(const NeutronPrefetchParams *p) {
+    return p->size >= 1u;
+}
 
 /* Copy elements between two strided layouts; strides in bytes, an input stride may be negative or 0. */
 typedef struct {
@@ -244,6 +342,21 @@ typedef struct {
 } NeutronCopyParams;
 static_assert(sizeof(NeutronCopyParams) == 92u, "layout of NeutronCopyParams");
 
+static inline int NeutronCopyParams_in_range(const NeutronCopyParams *p) {
+    return p->dims[0] >= 1u &&
+           p->dims[0] <= 16777215u &&
+           p->dims[1] >= 1u &&
+           p->dims[1] <= 16777215u &&
+           p->dims[2] >= 1u &&
+           p->dims[2] <= 16777215u &&
+           p->dims[3] >= 1u &&
+           p->dims[3] <= 16777215u &&
+           p->dims[4] >= 1u &&
+           p->dims[4] <= 16777215u &&
+           p->dims[5] >= 1u &&
+           p->dims[5] <= 16777215u;
+}
+
 /* Set a strided block of elements to one value (the low `element_bytes` bytes of `value`). */
 typedef struct {
     NeutronRef output;
@@ -253,6 +366,21 @@ typedef struct {
     int32_t output_strides[6];
 } NeutronFillParams;
 static_assert(sizeof(NeutronFillParams) == 64u, "layout of NeutronFillParams");
+
+static inline int NeutronFillParams_in_range(const NeutronFillParams *p) {
+    return p->dims[0] >= 1u &&
+           p->dims[0] <= 16777215u &&
+           p->dims[1] >= 1u &&
+           p->dims[1] <= 16777215u &&
+           p->dims[2] >= 1u &&
+           p->dims[2] <= 16777215u &&
+           p->dims[3] >= 1u &&
+           p->dims[3] <= 16777215u &&
+           p->dims[4] >= 1u &&
+           p->dims[4] <= 16777215u &&
+           p->dims[5] >= 1u &&
+           p->dims[5] <= 16777215u;
+}
 
 /* Copy runs from table-driven places: out[i0]..[i5] = in + t0[i0] + ... + t5[i5], `run` bytes each.
  *
@@ -268,6 +396,23 @@ typedef struct {
     uint32_t input_bytes;
 } NeutronGatherParams;
 static_assert(sizeof(NeutronGatherParams) == 56u, "layout of NeutronGatherParams");
+
+static inline int NeutronGatherParams_in_range(const NeutronGatherParams *p) {
+    return p->dims[0] >= 1u &&
+           p->dims[0] <= 16777215u &&
+           p->dims[1] >= 1u &&
+           p->dims[1] <= 16777215u &&
+           p->dims[2] >= 1u &&
+           p->dims[2] <= 16777215u &&
+           p->dims[3] >= 1u &&
+           p->dims[3] <= 16777215u &&
+           p->dims[4] >= 1u &&
+           p->dims[4] <= 16777215u &&
+           p->dims[5] >= 1u &&
+           p->dims[5] <= 16777215u &&
+           p->run >= 1u &&
+           p->run <= 16777215u;
+}
 
 /* int8 convolution, one group; `weights` packed in blocks of 8 channels x 4 values (see `pack_matrix`).
  *
@@ -286,6 +431,22 @@ typedef struct {
 } NeutronConv2DParams;
 static_assert(sizeof(NeutronConv2DParams) == 132u, "layout of NeutronConv2DParams");
 
+#define NEUTRON_CONV_2D_MOST_VALUES 268435455u
+static inline int NeutronConv2DParams_in_range(const NeutronConv2DParams *p) {
+    return NeutronView_in_range(&p->input) &&
+           NeutronView_in_range(&p->output) &&
+           NeutronWindow_in_range(&p->window) &&
+           p->input_zero >= -128 &&
+           p->input_zero <= 127 &&
+           p->output_zero >= -128 &&
+           p->output_zero <= 127 &&
+           p->clamp_min >= -128 &&
+           p->clamp_min <= 127 &&
+           p->clamp_max >= -128 &&
+           p->clamp_max <= 127 &&
+           (uint64_t)p->window.kernel_h * p->window.kernel_w * p->window.in_c <= NEUTRON_CONV_2D_MOST_VALUES;
+}
+
 /* Conv2D with a 1x1 window and no padding: the input is used in place. */
 typedef struct {
     NeutronView input;
@@ -299,6 +460,22 @@ typedef struct {
     int32_t clamp_max;
 } NeutronConv2DPointwiseParams;
 static_assert(sizeof(NeutronConv2DPointwiseParams) == 132u, "layout of NeutronConv2DPointwiseParams");
+
+#define NEUTRON_CONV_2D_POINTWISE_MOST_VALUES 268435455u
+static inline int NeutronConv2DPointwiseParams_in_range(const NeutronConv2DPointwiseParams *p) {
+    return NeutronView_in_range(&p->input) &&
+           NeutronView_in_range(&p->output) &&
+           NeutronWindow_in_range(&p->window) &&
+           p->input_zero >= -128 &&
+           p->input_zero <= 127 &&
+           p->output_zero >= -128 &&
+           p->output_zero <= 127 &&
+           p->clamp_min >= -128 &&
+           p->clamp_min <= 127 &&
+           p->clamp_max >= -128 &&
+           p->clamp_max <= 127 &&
+           (uint64_t)p->window.kernel_h * p->window.kernel_w * p->window.in_c <= NEUTRON_CONV_2D_POINTWISE_MOST_VALUES;
+}
 
 /* int8 depthwise convolution, out_c a multiple of in_c; `weights` int8[kernel_h][kernel_w][out_c].
  *
@@ -316,6 +493,22 @@ typedef struct {
     int32_t clamp_max;
 } NeutronDepthwiseConv2DParams;
 static_assert(sizeof(NeutronDepthwiseConv2DParams) == 132u, "layout of NeutronDepthwiseConv2DParams");
+
+#define NEUTRON_DEPTHWISE_CONV_2D_MOST_ROWS 64u
+static inline int NeutronDepthwiseConv2DParams_in_range(const NeutronDepthwiseConv2DParams *p) {
+    return NeutronView_in_range(&p->input) &&
+           NeutronView_in_range(&p->output) &&
+           NeutronWindow_in_range(&p->window) &&
+           p->input_zero >= -128 &&
+           p->input_zero <= 127 &&
+           p->output_zero >= -128 &&
+           p->output_zero <= 127 &&
+           p->clamp_min >= -128 &&
+           p->clamp_min <= 127 &&
+           p->clamp_max >= -128 &&
+           p->clamp_max <= 127 &&
+           (uint64_t)p->window.kernel_h <= NEUTRON_DEPTHWISE_CONV_2D_MOST_ROWS;
+}
 
 /* rows x in_features times packed weights; `bias` int32[out_features] with the zero point folded in.
  *
@@ -336,6 +529,21 @@ typedef struct {
     int32_t clamp_max;
 } NeutronFullyConnectedParams;
 static_assert(sizeof(NeutronFullyConnectedParams) == 64u, "layout of NeutronFullyConnectedParams");
+
+static inline int NeutronFullyConnectedParams_in_range(const NeutronFullyConnectedParams *p) {
+    return p->rows >= 1u &&
+           p->rows <= 16777215u &&
+           p->in_features >= 1u &&
+           p->in_features <= 16777215u &&
+           p->out_features >= 1u &&
+           p->out_features <= 16777215u &&
+           p->output_zero >= -128 &&
+           p->output_zero <= 127 &&
+           p->clamp_min >= -128 &&
+           p->clamp_min <= 127 &&
+           p->clamp_max >= -128 &&
+           p->clamp_max <= 127;
+}
 
 /* output[batch][m][n] = sum over k of lhs[m][k] * rhs[k][n], both activations; strides in bytes. */
 typedef struct {
@@ -362,6 +570,47 @@ typedef struct {
 } NeutronBatchMatmulParams;
 static_assert(sizeof(NeutronBatchMatmulParams) == 128u, "layout of NeutronBatchMatmulParams");
 
+static inline int NeutronBatchMatmulParams_in_range(const NeutronBatchMatmulParams *p) {
+    return p->batch[0] >= 1u &&
+           p->batch[0] <= 16777215u &&
+           p->batch[1] >= 1u &&
+           p->batch[1] <= 16777215u &&
+           p->batch[2] >= 1u &&
+           p->batch[2] <= 16777215u &&
+           p->batch[3] >= 1u &&
+           p->batch[3] <= 16777215u &&
+           p->lhs_batch_strides[0] <= 2147483647u &&
+           p->lhs_batch_strides[1] <= 2147483647u &&
+           p->lhs_batch_strides[2] <= 2147483647u &&
+           p->lhs_batch_strides[3] <= 2147483647u &&
+           p->rhs_batch_strides[0] <= 2147483647u &&
+           p->rhs_batch_strides[1] <= 2147483647u &&
+           p->rhs_batch_strides[2] <= 2147483647u &&
+           p->rhs_batch_strides[3] <= 2147483647u &&
+           p->m >= 1u &&
+           p->m <= 16777215u &&
+           p->n >= 1u &&
+           p->n <= 16777215u &&
+           p->k >= 1u &&
+           p->k <= 16777215u &&
+           p->lhs_row <= 16777215u &&
+           p->lhs_column <= 16777215u &&
+           p->rhs_row <= 16777215u &&
+           p->rhs_column <= 16777215u &&
+           p->lhs_zero >= -128 &&
+           p->lhs_zero <= 127 &&
+           p->rhs_zero >= -128 &&
+           p->rhs_zero <= 127 &&
+           p->output_zero >= -128 &&
+           p->output_zero <= 127 &&
+           p->shift >= -31 &&
+           p->shift <= 30 &&
+           p->clamp_min >= -128 &&
+           p->clamp_min <= 127 &&
+           p->clamp_max >= -128 &&
+           p->clamp_max <= 127;
+}
+
 /* int8 average over the taps inside the input, rounded half away from zero; in_c == out_c. */
 typedef struct {
     NeutronView input;
@@ -372,6 +621,16 @@ typedef struct {
 } NeutronAveragePool2DParams;
 static_assert(sizeof(NeutronAveragePool2DParams) == 108u, "layout of NeutronAveragePool2DParams");
 
+static inline int NeutronAveragePool2DParams_in_range(const NeutronAveragePool2DParams *p) {
+    return NeutronView_in_range(&p->input) &&
+           NeutronView_in_range(&p->output) &&
+           NeutronWindow_in_range(&p->window) &&
+           p->clamp_min >= -128 &&
+           p->clamp_min <= 127 &&
+           p->clamp_max >= -128 &&
+           p->clamp_max <= 127;
+}
+
 /* int8 maximum over the taps inside the input; in_c == out_c. */
 typedef struct {
     NeutronView input;
@@ -381,6 +640,16 @@ typedef struct {
     int32_t clamp_max;
 } NeutronMaxPool2DParams;
 static_assert(sizeof(NeutronMaxPool2DParams) == 108u, "layout of NeutronMaxPool2DParams");
+
+static inline int NeutronMaxPool2DParams_in_range(const NeutronMaxPool2DParams *p) {
+    return NeutronView_in_range(&p->input) &&
+           NeutronView_in_range(&p->output) &&
+           NeutronWindow_in_range(&p->window) &&
+           p->clamp_min >= -128 &&
+           p->clamp_min <= 127 &&
+           p->clamp_max >= -128 &&
+           p->clamp_max <= 127;
+}
 
 /* int8 sum or mean: the sum over `reduced` of (value - input_zero), scaled; dense output. */
 typedef struct {
@@ -397,6 +666,39 @@ typedef struct {
 } NeutronReduceSumParams;
 static_assert(sizeof(NeutronReduceSumParams) == 128u, "layout of NeutronReduceSumParams");
 
+static inline int NeutronReduceSumParams_in_range(const NeutronReduceSumParams *p) {
+    return p->kept[0] >= 1u &&
+           p->kept[0] <= 16777215u &&
+           p->kept[1] >= 1u &&
+           p->kept[1] <= 16777215u &&
+           p->kept[2] >= 1u &&
+           p->kept[2] <= 16777215u &&
+           p->kept[3] >= 1u &&
+           p->kept[3] <= 16777215u &&
+           p->kept[4] >= 1u &&
+           p->kept[4] <= 16777215u &&
+           p->kept[5] >= 1u &&
+           p->kept[5] <= 16777215u &&
+           p->reduced[0] >= 1u &&
+           p->reduced[0] <= 16777215u &&
+           p->reduced[1] >= 1u &&
+           p->reduced[1] <= 16777215u &&
+           p->reduced[2] >= 1u &&
+           p->reduced[2] <= 16777215u &&
+           p->reduced[3] >= 1u &&
+           p->reduced[3] <= 16777215u &&
+           p->reduced[4] >= 1u &&
+           p->reduced[4] <= 16777215u &&
+           p->reduced[5] >= 1u &&
+           p->reduced[5] <= 16777215u &&
+           p->input_zero >= -128 &&
+           p->input_zero <= 127 &&
+           p->output_zero >= -128 &&
+           p->output_zero <= 127 &&
+           p->shift >= -31 &&
+           p->shift <= 30;
+}
+
 /* int8 maximum (`minimum` 0) or minimum (1) over `reduced`; dense output. */
 typedef struct {
     NeutronRef input;
@@ -408,6 +710,34 @@ typedef struct {
     uint32_t minimum;
 } NeutronReduceExtremumParams;
 static_assert(sizeof(NeutronReduceExtremumParams) == 116u, "layout of NeutronReduceExtremumParams");
+
+static inline int NeutronReduceExtremumParams_in_range(const NeutronReduceExtremumParams *p) {
+    return p->kept[0] >= 1u &&
+           p->kept[0] <= 16777215u &&
+           p->kept[1] >= 1u &&
+           p->kept[1] <= 16777215u &&
+           p->kept[2] >= 1u &&
+           p->kept[2] <= 16777215u &&
+           p->kept[3] >= 1u &&
+           p->kept[3] <= 16777215u &&
+           p->kept[4] >= 1u &&
+           p->kept[4] <= 16777215u &&
+           p->kept[5] >= 1u &&
+           p->kept[5] <= 16777215u &&
+           p->reduced[0] >= 1u &&
+           p->reduced[0] <= 16777215u &&
+           p->reduced[1] >= 1u &&
+           p->reduced[1] <= 16777215u &&
+           p->reduced[2] >= 1u &&
+           p->reduced[2] <= 16777215u &&
+           p->reduced[3] >= 1u &&
+           p->reduced[3] <= 16777215u &&
+           p->reduced[4] >= 1u &&
+           p->reduced[4] <= 16777215u &&
+           p->reduced[5] >= 1u &&
+           p->reduced[5] <= 16777215u &&
+           p->minimum <= 1u;
+}
 
 /* int8 a + b: both shifted left, scaled to a common scale, added, scaled back. Subtraction negates b. */
 typedef struct {
@@ -427,6 +757,27 @@ typedef struct {
 } NeutronAddParams;
 static_assert(sizeof(NeutronAddParams) == 168u, "layout of NeutronAddParams");
 
+static inline int NeutronAddParams_in_range(const NeutronAddParams *p) {
+    return NeutronBroadcast_in_range(&p->walk) &&
+           p->left_shift <= 20u &&
+           p->a_zero >= -128 &&
+           p->a_zero <= 127 &&
+           p->b_zero >= -128 &&
+           p->b_zero <= 127 &&
+           p->output_zero >= -128 &&
+           p->output_zero <= 127 &&
+           p->a_shift >= -31 &&
+           p->a_shift <= 30 &&
+           p->b_shift >= -31 &&
+           p->b_shift <= 30 &&
+           p->output_shift >= -31 &&
+           p->output_shift <= 30 &&
+           p->clamp_min >= -128 &&
+           p->clamp_min <= 127 &&
+           p->clamp_max >= -128 &&
+           p->clamp_max <= 127;
+}
+
 /* int8 (a - a_zero) * (b - b_zero), scaled. */
 typedef struct {
     NeutronBroadcast walk;
@@ -440,12 +791,33 @@ typedef struct {
 } NeutronMulParams;
 static_assert(sizeof(NeutronMulParams) == 148u, "layout of NeutronMulParams");
 
+static inline int NeutronMulParams_in_range(const NeutronMulParams *p) {
+    return NeutronBroadcast_in_range(&p->walk) &&
+           p->a_zero >= -128 &&
+           p->a_zero <= 127 &&
+           p->b_zero >= -128 &&
+           p->b_zero <= 127 &&
+           p->output_zero >= -128 &&
+           p->output_zero <= 127 &&
+           p->shift >= -31 &&
+           p->shift <= 30 &&
+           p->clamp_min >= -128 &&
+           p->clamp_min <= 127 &&
+           p->clamp_max >= -128 &&
+           p->clamp_max <= 127;
+}
+
 /* int8 maximum (`minimum` 0) or minimum (1) of two inputs of one quantization. */
 typedef struct {
     NeutronBroadcast walk;
     uint32_t minimum;
 } NeutronExtremumParams;
 static_assert(sizeof(NeutronExtremumParams) == 124u, "layout of NeutronExtremumParams");
+
+static inline int NeutronExtremumParams_in_range(const NeutronExtremumParams *p) {
+    return NeutronBroadcast_in_range(&p->walk) &&
+           p->minimum <= 1u;
+}
 
 /* int8 (a - b)^2; fields as for Add. */
 typedef struct {
@@ -465,6 +837,27 @@ typedef struct {
 } NeutronSquaredDifferenceParams;
 static_assert(sizeof(NeutronSquaredDifferenceParams) == 168u, "layout of NeutronSquaredDifferenceParams");
 
+static inline int NeutronSquaredDifferenceParams_in_range(const NeutronSquaredDifferenceParams *p) {
+    return NeutronBroadcast_in_range(&p->walk) &&
+           p->left_shift <= 20u &&
+           p->a_zero >= -128 &&
+           p->a_zero <= 127 &&
+           p->b_zero >= -128 &&
+           p->b_zero <= 127 &&
+           p->output_zero >= -128 &&
+           p->output_zero <= 127 &&
+           p->a_shift >= -31 &&
+           p->a_shift <= 30 &&
+           p->b_shift >= -31 &&
+           p->b_shift <= 30 &&
+           p->output_shift >= -31 &&
+           p->output_shift <= 30 &&
+           p->clamp_min >= -128 &&
+           p->clamp_min <= 127 &&
+           p->clamp_max >= -128 &&
+           p->clamp_max <= 127;
+}
+
 /* int8 a where a >= 0, else a * b (the slope): one multiplier for each case. */
 typedef struct {
     NeutronBroadcast walk;
@@ -478,6 +871,20 @@ typedef struct {
 } NeutronPreluParams;
 static_assert(sizeof(NeutronPreluParams) == 148u, "layout of NeutronPreluParams");
 
+static inline int NeutronPreluParams_in_range(const NeutronPreluParams *p) {
+    return NeutronBroadcast_in_range(&p->walk) &&
+           p->a_zero >= -128 &&
+           p->a_zero <= 127 &&
+           p->b_zero >= -128 &&
+           p->b_zero <= 127 &&
+           p->output_zero >= -128 &&
+           p->output_zero <= 127 &&
+           p->positive_shift >= -31 &&
+           p->positive_shift <= 30 &&
+           p->negative_shift >= -31 &&
+           p->negative_shift <= 30;
+}
+
 /* table[256] indexed by the value's bits; `rows` runs of `length` bytes, `*_pitch` bytes apart. */
 typedef struct {
     NeutronRef input;
@@ -490,6 +897,12 @@ typedef struct {
 } NeutronTableParams;
 static_assert(sizeof(NeutronTableParams) == 40u, "layout of NeutronTableParams");
 
+static inline int NeutronTableParams_in_range(const NeutronTableParams *p) {
+    return p->rows >= 1u &&
+           p->rows <= 16777215u &&
+           p->length >= 1u;
+}
+
 /* int8 softmax along dense rows of `depth` values, fixed point. */
 typedef struct {
     NeutronRef input;
@@ -501,6 +914,16 @@ typedef struct {
     int32_t diff_min;
 } NeutronSoftmaxParams;
 static_assert(sizeof(NeutronSoftmaxParams) == 36u, "layout of NeutronSoftmaxParams");
+
+static inline int NeutronSoftmaxParams_in_range(const NeutronSoftmaxParams *p) {
+    return p->rows >= 1u &&
+           p->rows <= 16777215u &&
+           p->depth >= 1u &&
+           p->depth <= 16777215u &&
+           p->shift >= 0 &&
+           p->shift <= 30 &&
+           p->diff_min <= 0;
+}
 
 /* int8 bilinear resize, NHWC; `tables` holds int32 (low, high, fraction/1024) per row, then column. */
 typedef struct {
@@ -516,6 +939,21 @@ typedef struct {
 } NeutronResizeBilinearParams;
 static_assert(sizeof(NeutronResizeBilinearParams) == 48u, "layout of NeutronResizeBilinearParams");
 
+static inline int NeutronResizeBilinearParams_in_range(const NeutronResizeBilinearParams *p) {
+    return p->batch >= 1u &&
+           p->batch <= 65535u &&
+           p->in_h >= 1u &&
+           p->in_h <= 65535u &&
+           p->in_w >= 1u &&
+           p->in_w <= 65535u &&
+           p->out_h >= 1u &&
+           p->out_h <= 65535u &&
+           p->out_w >= 1u &&
+           p->out_w <= 65535u &&
+           p->channels >= 1u &&
+           p->channels <= 65535u;
+}
+
 /* float32 to int8: round(x / scale) + zero, saturated. */
 typedef struct {
     NeutronRef input;
@@ -526,6 +964,12 @@ typedef struct {
 } NeutronQuantizeParams;
 static_assert(sizeof(NeutronQuantizeParams) == 28u, "layout of NeutronQuantizeParams");
 
+static inline int NeutronQuantizeParams_in_range(const NeutronQuantizeParams *p) {
+    return p->count >= 1u &&
+           p->zero >= -128 &&
+           p->zero <= 127;
+}
+
 /* int8 to float32: scale * (x - zero). */
 typedef struct {
     NeutronRef input;
@@ -535,6 +979,12 @@ typedef struct {
     int32_t zero;
 } NeutronDequantizeParams;
 static_assert(sizeof(NeutronDequantizeParams) == 28u, "layout of NeutronDequantizeParams");
+
+static inline int NeutronDequantizeParams_in_range(const NeutronDequantizeParams *p) {
+    return p->count >= 1u &&
+           p->zero >= -128 &&
+           p->zero <= 127;
+}
 
 /* Index of the first largest (`minimum` 0) or smallest (1) value of each outer x [axis] x inner. */
 typedef struct {
@@ -548,6 +998,16 @@ typedef struct {
 } NeutronArgMaxParams;
 static_assert(sizeof(NeutronArgMaxParams) == 36u, "layout of NeutronArgMaxParams");
 
+static inline int NeutronArgMaxParams_in_range(const NeutronArgMaxParams *p) {
+    return p->outer >= 1u &&
+           p->outer <= 16777215u &&
+           p->axis >= 1u &&
+           p->axis <= 16777215u &&
+           p->inner >= 1u &&
+           p->inner <= 16777215u &&
+           p->minimum <= 1u;
+}
+
 /* The next `stages` calls are not run as they stand but as `steps` say: stripes of rows, interleaved.
  *
  * A stage is a window kernel (its y0 and y1 are the step's), an element-wise kernel or a TABLE; of the last
@@ -558,6 +1018,11 @@ typedef struct {
     uint32_t count;
 } NeutronCascadeParams;
 static_assert(sizeof(NeutronCascadeParams) == 8u, "layout of NeutronCascadeParams");
+
+static inline int NeutronCascadeParams_in_range(const NeutronCascadeParams *p) {
+    return p->stages >= 1u &&
+           p->stages <= 128u;
+}
 
 /* Conv2D of one image whose channels are planes, `plane` bytes apart: a picture as PyTorch gives it.
  *
@@ -576,6 +1041,23 @@ typedef struct {
     int32_t clamp_max;
 } NeutronConv2DPlanarParams;
 static_assert(sizeof(NeutronConv2DPlanarParams) == 136u, "layout of NeutronConv2DPlanarParams");
+
+#define NEUTRON_CONV_2D_PLANAR_PATCH_BYTES 1024u
+static inline int NeutronConv2DPlanarParams_in_range(const NeutronConv2DPlanarParams *p) {
+    return NeutronView_in_range(&p->input) &&
+           NeutronView_in_range(&p->output) &&
+           NeutronWindow_in_range(&p->window) &&
+           p->plane <= 1073741824u &&
+           p->input_zero >= -128 &&
+           p->input_zero <= 127 &&
+           p->output_zero >= -128 &&
+           p->output_zero <= 127 &&
+           p->clamp_min >= -128 &&
+           p->clamp_min <= 127 &&
+           p->clamp_max >= -128 &&
+           p->clamp_max <= 127 &&
+           (uint64_t)p->window.kernel_h * p->window.kernel_w * p->window.in_c <= NEUTRON_CONV_2D_PLANAR_PATCH_BYTES;
+}
 
 /* Per kernel: X(KIND, function, parameter struct, form). */
 #define NEUTRON_FOR_EACH_KERNEL(X) \

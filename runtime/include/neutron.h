@@ -25,9 +25,6 @@ extern "C" {
 #define NEUTRON_RUNTIME_VERSION_MINOR 1
 #define NEUTRON_RUNTIME_VERSION_PATCH 0
 
-/* The most stages of a cascade: they are the calls behind it. */
-#define NEUTRON_MAX_STAGES 128u
-
 /* X(NAME, message): every status and the sentence that explains it. */
 #define NEUTRON_FOR_EACH_STATUS(X)                                                                            \
     X(OK, "no error")                                                                                         \

@@ -4,8 +4,6 @@
 
 static int32_t check(const NeutronMachine *machine, const NeutronArgMaxParams *p) {
     uint64_t results = (uint64_t)p->outer * p->inner;
-    NEUTRON_REQUIRE(p->outer >= 1 && p->axis >= 1 && p->inner >= 1 && p->minimum <= 1);
-    NEUTRON_REQUIRE(p->outer <= NEUTRON_MAX_DIM && p->axis <= NEUTRON_MAX_DIM && p->inner <= NEUTRON_MAX_DIM);
     NEUTRON_REQUIRE((p->index_bytes == 4 || p->index_bytes == 8) && results <= UINT32_MAX);
     NEUTRON_TRY(neutron_check_bytes(machine, p->input, results * p->axis, 1, NEUTRON_READ));
     return neutron_check_bytes(machine, p->output, results * p->index_bytes, p->index_bytes, NEUTRON_WRITE);

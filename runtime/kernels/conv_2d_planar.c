@@ -28,21 +28,18 @@ static int run_rows(const NeutronMachine *machine, const NeutronConv2DPlanarPara
 }
 #endif
 
-/* Windows of 4 channels up to 16 x 16 fit; the patch holds several pixels of the usual ones. */
-#define PATCH_BYTES 1024u
+#define PATCH_BYTES NEUTRON_CONV_2D_PLANAR_PATCH_BYTES /* several pixels of the usual windows */
 
 static int32_t check(const NeutronMachine *machine, const NeutronConv2DPlanarParams *p) {
     const NeutronWindow *w = &p->window;
     NeutronWindow plane = *w;
     plane.in_c = 1;
     NEUTRON_TRY(neutron_check_window(machine, &plane, &p->input, &p->output));
-    NEUTRON_REQUIRE(w->batch == 1 && p->input.ref.rows == 0 && w->in_c >= 1 && w->in_c <= PATCH_BYTES);
-    NEUTRON_REQUIRE((uint64_t)w->kernel_h * w->kernel_w * w->in_c <= PATCH_BYTES && p->plane <= (1u << 30));
+    NEUTRON_REQUIRE(w->batch == 1 && p->input.ref.rows == 0);
     uint64_t bytes = (uint64_t)(w->in_c - 1u) * p->plane + (uint64_t)(w->in_h - 1u) * p->input.row +
                      (uint64_t)(w->in_w - 1u) * p->input.pixel + 1u;
     NEUTRON_TRY(neutron_check_bytes(machine, p->input.ref, bytes, 1, NEUTRON_READ));
-    NEUTRON_REQUIRE(neutron_is_int8(p->input_zero) && neutron_is_int8(p->output_zero));
-    NEUTRON_REQUIRE(neutron_is_clamp(p->clamp_min, p->clamp_max));
+    NEUTRON_REQUIRE(p->clamp_min <= p->clamp_max);
     NEUTRON_TRY(neutron_check_channels(machine, p->channels, w->out_c));
     return neutron_check_weights(machine, p->weights, w->out_c, (uint64_t)w->kernel_h * w->kernel_w * w->in_c);
 }

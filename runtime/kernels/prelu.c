@@ -2,8 +2,6 @@
 #include "elementwise.h"
 
 static int32_t check(const NeutronMachine *machine, const NeutronPreluParams *p) {
-    NEUTRON_REQUIRE(neutron_is_int8(p->a_zero) && neutron_is_int8(p->b_zero) && neutron_is_int8(p->output_zero));
-    NEUTRON_REQUIRE(neutron_is_shift(p->positive_shift) && neutron_is_shift(p->negative_shift));
     return neutron_check_broadcast(machine, &p->walk);
 }
 

@@ -7,7 +7,6 @@
 #include "kernel.h"
 
 static int32_t check(const NeutronMachine *machine, const NeutronReduceSumParams *p) {
-    NEUTRON_REQUIRE(neutron_is_int8(p->input_zero) && neutron_is_int8(p->output_zero) && neutron_is_shift(p->shift));
     return neutron_check_reduction(machine, p->input, p->output, p->kept, p->kept_strides, p->reduced,
                                    p->reduced_strides);
 }

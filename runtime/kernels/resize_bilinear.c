@@ -7,8 +7,6 @@
 #include "kernel.h"
 
 static int32_t check(const NeutronMachine *machine, const NeutronResizeBilinearParams *p) {
-    const uint32_t sizes[6] = {p->batch, p->in_h, p->in_w, p->out_h, p->out_w, p->channels};
-    for (int i = 0; i < 6; ++i) NEUTRON_REQUIRE(sizes[i] >= 1 && sizes[i] <= 0xFFFFu);
     uint64_t in_pixels = (uint64_t)p->batch * p->in_h * p->in_w, out_pixels = (uint64_t)p->batch * p->out_h * p->out_w;
     uint64_t entries = 3u * ((uint64_t)p->out_h + p->out_w);
     NEUTRON_TRY(neutron_check_table(machine, p->tables, entries));

@@ -5,7 +5,6 @@
 #include "kernel.h"
 
 static int32_t check(const NeutronMachine *machine, const NeutronTableParams *p) {
-    NEUTRON_REQUIRE(p->rows >= 1 && p->rows <= NEUTRON_MAX_DIM && p->length >= 1);
     NEUTRON_REQUIRE(p->rows == 1 || (p->length <= p->input_pitch && p->length <= p->output_pitch));
     uint64_t more = p->rows - 1u;
     NEUTRON_TRY(neutron_check_bytes(machine, p->table, 256, 1, NEUTRON_READ));

@@ -38,15 +38,15 @@ typedef struct NeutronMachine {
         if (!(condition)) return (int32_t)NEUTRON_STATUS_PARAMETERS; \
     } while (0)
 
-/* The body every kernel has: check in the check phase, run in the run phase. */
+/* The body every kernel has: check in the check phase, run in the run phase. The ranges of single fields are part of
+ * the record's definition and checked by what is generated from it; `check` has the rest. */
 #define NEUTRON_KERNEL(function, Type, check, run)                                 \
     int32_t function(const NeutronMachine *machine, const void *parameters) {     \
         const Type *p = (const Type *)parameters;                                 \
-        return machine->phase == NEUTRON_PHASE_CHECK ? check(machine, p) : run(machine, p); \
+        if (machine->phase == NEUTRON_PHASE_RUN) return run(machine, p);          \
+        if (!Type##_in_range(p)) return NEUTRON_STATUS_PARAMETERS;                \
+        return check(machine, p);                                                 \
     }
-
-/* No dimension of a tensor exceeds this; the product of two fits 64 bits with room for a third factor. */
-#define NEUTRON_MAX_DIM 0xFFFFFFu
 
 /* Bytes of an element of a NeutronDtype. */
 static inline uint32_t neutron_element_bytes(uint32_t dtype) {
@@ -109,14 +109,6 @@ int32_t neutron_check_reduction(const NeutronMachine *machine, NeutronRef input,
                                 const int32_t reduced_strides[NEUTRON_MAX_RANK]);
 
 int32_t neutron_check_broadcast(const NeutronMachine *machine, const NeutronBroadcast *walk);
-
-static inline bool neutron_is_int8(int32_t value) { return value >= -128 && value <= 127; }
-
-static inline bool neutron_is_shift(int32_t shift) { return shift >= -31 && shift <= 30; }
-
-static inline bool neutron_is_clamp(int32_t low, int32_t high) {
-    return neutron_is_int8(low) && neutron_is_int8(high) && low <= high;
-}
 
 /* --- run phase --- */
 

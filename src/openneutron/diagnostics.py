@@ -186,6 +186,11 @@ CODES: dict[str, CodeInfo] = {
         "The message "
         "has the sum; fetch_constants_to_sram keeps weights in flash, sram_bytes is the limit.",
     ),
+    "ON404": CodeInfo(
+        "compiled program refused by its driver",
+        "Every compiled program is handed to the driver, which checks it as it will on the device. It "
+        "refused this one: a bug of the compiler, which should have left the operator to the CPU. Report it.",
+    ),
     "ON410": CodeInfo(
         "converted model unreadable",
         "The LiteRT model a converter returned is not a single NeutronGraph operator with its parts.",

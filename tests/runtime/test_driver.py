@@ -175,7 +175,9 @@ def test_run_checks_its_buffers():
         ins, outs = native._Buffer(at, size_in), native._Buffer(out, size_out)
         run = native._Run(ctypes.pointer(ins), count, ctypes.pointer(outs), count, native._Buffer(*scratch),
                           native._Buffer(*prefetch), None)  # fmt: skip
-        return model._message(library.neutron_run(ctypes.byref(model._model), ctypes.byref(run)))
+        return native._message(
+            library, model._model, library.neutron_run(ctypes.byref(model._model), ctypes.byref(run))
+        )
 
     assert status() == "no error"
     assert "input buffer is smaller" in status(size_in=31)
@@ -187,8 +189,9 @@ def test_run_checks_its_buffers():
     assert "pointer is null" in status(out=None)
     empty = native._Model()
     run = native._Run()
-    assert "not prepared" in model._message(library.neutron_run(ctypes.byref(empty), ctypes.byref(run)))
-    assert "null" in model._message(library.neutron_prepare(None, None))
+    code = library.neutron_run(ctypes.byref(empty), ctypes.byref(run))
+    assert "not prepared" in native._message(library, empty, code)
+    assert "null" in native._message(library, empty, library.neutron_prepare(None, None))
 
 
 def test_every_status_and_kernel_has_words():

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 from openneutron.compiler.compile import compile_graph
+from openneutron.compiler.emit.select import refusal
+from openneutron.compiler.result import CompiledGraph
 from openneutron.converter.kernel_selection import kernel_selection_code
 from openneutron.converter.neutron_graph import NeutronGraph, write_neutron_graph
 from openneutron.converter.protocol import ConvertedModel
+from openneutron.diagnostics import Reject, fail
 from openneutron.litert.file import read
+from openneutron.litert.ir import Graph
 from openneutron.options import CompileOptions
+from openneutron.run.native import LIBRARY, prepare_problem
 from openneutron.target import Target
 
 
@@ -19,10 +25,15 @@ class OpenConverter:
 
     name: str = "open"
 
+    def refuses(self, graph: Graph) -> Reject | None:
+        """The limits are those of the kernels' records, which the driver checks too."""
+        return refusal(graph)
+
     def convert(self, litert: bytes, options: CompileOptions, target: Target) -> ConvertedModel:
         """Compile one LiteRT model."""
         graph = read(litert)
         compiled = compile_graph(graph, target, options)
+        _let_driver_check(compiled)
         parts = NeutronGraph(
             inputs=tuple(graph.inputs),
             outputs=tuple(graph.outputs),
@@ -45,4 +56,21 @@ class OpenConverter:
             kernel_selection_code=selection,
             neutron_litert=write_neutron_graph(parts),
             compiled=compiled,
+        )
+
+
+def _let_driver_check(compiled: CompiledGraph) -> None:
+    """What the driver would refuse when the program is loaded is no program: it must not be written."""
+    if not LIBRARY.exists():
+        warnings.warn(
+            f"{LIBRARY.name} is not built: the driver has not checked the program (`make native` builds it)",
+            stacklevel=2,
+        )
+        return
+    if problem := prepare_problem(compiled.microcode, compiled.weights):
+        fail(
+            "ON404",
+            "microcode",
+            f"the driver refuses what the compiler made: {problem}",
+            "Please report it with the model; operators_not_to_delegate keeps the operator on the CPU.",
         )

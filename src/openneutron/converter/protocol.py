@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from openneutron.diagnostics import Reject
+from openneutron.litert.ir import Graph
 from openneutron.options import CompileOptions
 from openneutron.target import Target
 
@@ -52,6 +54,10 @@ class Converter(Protocol):
     @property
     def name(self) -> str:
         """The name it is chosen by."""
+        ...
+
+    def refuses(self, graph: Graph) -> Reject | None:
+        """Why the converter would refuse a LiteRT graph of one operator, where it can tell; else None."""
         ...
 
     def convert(self, litert: bytes, options: CompileOptions, target: Target) -> ConvertedModel:

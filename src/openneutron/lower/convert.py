@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
@@ -33,12 +34,29 @@ class Lowered:
 
 def lower_program(program: ExportedProgram, converter: str = OPEN, npu_transposes: bool = True) -> Lowered:
     """The LiteRT graph of a delegated program: every operator of it must be part of a cluster."""
+    unknown = [
+        name for name, t in {**program.state_dict, **program.constants}.items() if isinstance(t, FakeTensor)
+    ]
+    assert not unknown, f"the values of {unknown[0]} are not known yet"
     naive = _Converter(program, converter).convert()
     graph = finish(naive)
     ins, outs = [False] * len(graph.inputs), [False] * len(graph.outputs)
     if not npu_transposes:
         graph, ins, outs = strip_border_transposes(graph)
     return Lowered(graph.verify(), tuple(ins), tuple(outs), naive)
+
+
+def lower_cluster(cluster: Cluster) -> Graph:
+    """The LiteRT graph of one cluster alone, its activations as inputs."""
+    build = Builder(cluster.node.name)
+    inputs: dict[str, Tensor] = {}
+
+    def lookup(value: Value) -> Tensor:
+        if value.name not in inputs:
+            inputs[value.name] = build.input(value.name, value.shape, value.dtype, value.quant)
+        return inputs[value.name]
+
+    return build.graph([cluster.spec.lower(Lowering(build, lookup), cluster.call)])
 
 
 class _Converter:

@@ -13,8 +13,10 @@ from executorch.exir.backend.utils import WhyNoPartition, tag_constant_data
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from openneutron.converter import find_converter
 from openneutron.diagnostics import Reject, fail, nearest
 from openneutron.fx import bind_args, op_name, overload, tensor_of
+from openneutron.lower.convert import lower_cluster
 from openneutron.ops import TABLE
 from openneutron.options import CompileOptions, CustomDelegationOptions
 from openneutron.partition.clusters import Cluster, Rejected, find_clusters
@@ -179,9 +181,10 @@ class NeutronPartitioner(Partitioner):
     def _clusters(self, program: ExportedProgram) -> tuple[list[Cluster], list[Rejected]]:
         """The clusters the user lets us take."""
         clusters, rejected = find_clusters(program, self.options.converter)
+        converter = find_converter(self.options.converter)
         kept = []
         for cluster in clusters:
-            reject = self._excluded(cluster.node)
+            reject = self._excluded(cluster.node) or converter.refuses(lower_cluster(cluster))
             if reject is None:
                 kept.append(cluster)
             else:

@@ -130,6 +130,24 @@ def _buffer(array: np.ndarray) -> _Buffer:
     return _Buffer(array.ctypes.data, array.nbytes)
 
 
+def prepare_problem(microcode: bytes, weights: bytes, library: Path = LIBRARY) -> str:
+    """What the driver finds wrong with a microcode, or an empty string; nothing is run."""
+    arrays, model = (_copied(microcode), _copied(weights)), _Model()
+    return _prepare(load(library), model, arrays)
+
+
+def _prepare(library: ctypes.CDLL, model: _Model, arrays: tuple[np.ndarray, np.ndarray]) -> str:
+    image = _Image(*map(_buffer, arrays), 1)
+    status = library.neutron_prepare(ctypes.byref(model), ctypes.byref(image))
+    return _message(library, model, status) if status else ""
+
+
+def _message(library: ctypes.CDLL, model: _Model, status: int) -> str:
+    text = ctypes.create_string_buffer(256)
+    library.neutron_describe(ctypes.byref(model), status, text, ctypes.c_size_t(len(text)))
+    return text.value.decode()
+
+
 class NativeModel:
     """A microcode with its weights, prepared by the C runtime; safe to run from one thread at a time.
 
@@ -148,11 +166,8 @@ class NativeModel:
         self._name = name
         self._microcode, self._weights = _copied(microcode), _copied(weights)
         self._model = _Model()
-        image = _Image(_buffer(self._microcode), _buffer(self._weights), 1)
-        status = self._library.neutron_prepare(ctypes.byref(self._model), ctypes.byref(image))
-        if status:
-            hint = "Compile the model again with this version of openneutron."
-            fail("ON503", name, self._message(status), hint)
+        if problem := _prepare(self._library, self._model, (self._microcode, self._weights)):
+            fail("ON503", name, problem, "Compile the model again with this version of openneutron.")
         model = self._model
         self.inputs = [_described(model.inputs[i]) for i in range(model.input_count)]
         self.outputs = [_described(model.outputs[i]) for i in range(model.output_count)]
@@ -225,13 +240,8 @@ class NativeModel:
             self._run_arguments.hooks = hooks
         status = self._library.neutron_run(*self._call)
         if status:
-            fail("ON503", self._name, self._message(status))
+            fail("ON503", self._name, _message(self._library, self._model, status))
         return [array.copy() for array in self._outputs]
-
-    def _message(self, status: int) -> str:
-        text = ctypes.create_string_buffer(256)
-        self._library.neutron_describe(ctypes.byref(self._model), status, text, ctypes.c_size_t(len(text)))
-        return text.value.decode()
 
 
 def _described(d: _Descriptor) -> tuple[tuple[int, ...], np.dtype]:

@@ -7,14 +7,15 @@ inputs, so that calls of different ops may be put in any order the data allows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from openneutron.compiler.emit import select_conv, select_elementwise, select_move, select_reduce
 from openneutron.compiler.emit.constants import ConstPool
 from openneutron.compiler.emit.selection import Context, RefOf, Rule
-from openneutron.compiler.microcode.format import KernelCall
+from openneutron.compiler.graph.legalize import legalize
+from openneutron.compiler.microcode.format import MAX_DIM, KernelCall, Ref, Region, out_of_range
 from openneutron.diagnostics import Reject, fail
-from openneutron.litert.ir import Builtin, Op, Tensor
+from openneutron.litert.ir import Builtin, Graph, Op, Tensor
 
 RULES: dict[Builtin | str, Rule] = {
     **select_conv.RULES,
@@ -31,7 +32,34 @@ def select(
     refused = supports(op)
     if refused:
         fail("ON401", repr(op), refused.reason, refused.hint)
-    return RULES[_key(op)].calls(op, Context(ref, pool, pitch))
+    calls = RULES[_key(op)].calls(op, Context(ref, pool, pitch))
+    if problem := _beyond(calls):
+        fail("ON401", repr(op), problem, "Use smaller tensors or windows.")
+    return calls
+
+
+def _beyond(calls: Sequence[KernelCall]) -> str:
+    """What in the calls is more than a kernel takes."""
+    problems = (out_of_range(call) for call in calls)
+    return next((problem for problem in problems if problem), "")
+
+
+def refusal(graph: Graph) -> Reject | None:
+    """Why an operator of a LiteRT graph is more than its kernel takes, or None; nothing is placed for it.
+
+    Operators that have no kernel of their own are left out: they become tables, or the compiler refuses them.
+    """
+    for op in legalize(graph).ops:
+        is_float = any(t is not None and t.dtype == "float32" for t in op.inputs)
+        if rule_of(op) is None or is_float or all(t is None or t.is_const for t in op.inputs):
+            continue
+        if (refused := supports(op)) is not None:
+            return refused
+        calls = RULES[_key(op)].calls(op, Context(lambda tensor: Ref(Region.SCRATCH), ConstPool()))
+        if problem := _beyond(calls):
+            return Reject("ON401", f"{op.kind.name}: {problem}")
+    wide = [t for t in (*graph.inputs, *graph.outputs) if t.shape and max(t.shape) > MAX_DIM]
+    return Reject("ON401", f"{wide[0]} has a dimension of more than {MAX_DIM}") if wide else None
 
 
 def supports(op: Op) -> Reject | None:

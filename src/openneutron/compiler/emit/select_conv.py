@@ -75,10 +75,9 @@ def _conv_problem(op: Op) -> str:
     )
     if problem or source.rank != 4:
         return problem or f"its input has rank {source.rank}, not 4"
-    if op.kind is Builtin.DEPTHWISE_CONV_2D:
-        if weights.shape[1] > 64:
-            return f"its kernel is {weights.shape[1]} rows high, at most 64 are supported"
-    elif source.shape[3] % weights.shape[3] or weights.shape[0] % (source.shape[3] // weights.shape[3]):
+    if op.kind is Builtin.CONV_2D and (
+        source.shape[3] % weights.shape[3] or weights.shape[0] % (source.shape[3] // weights.shape[3])
+    ):
         return f"{source.shape[3]} input channels do not divide into groups of {weights.shape[3]}"
     return ""
 

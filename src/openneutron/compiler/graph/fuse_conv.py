@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from openneutron.compiler.graph.shapes import concat_axis, slice_of
+from openneutron.compiler.microcode.format import Conv2DPlanar, limit_of
 from openneutron.litert.ir import Builtin, Graph, Op, Padding, Quant, Tensor
 from openneutron.litert.rewriter import Rewriter, rewrite
 
@@ -16,7 +17,7 @@ PLANAR = "PlanarConv2D"
 """CUSTOM operator of the compiler's graphs only: CONV_2D of an input with its channels in planes, NCHW, with
 the inputs and options of CONV_2D, PADDING too."""
 PLANAR_CHANNELS = 4  # at most; with more, gathering taps one by one costs more than the copy it saves
-PLANAR_TAPS = 1024  # what the kernel takes
+PLANAR_TAPS = limit_of(Conv2DPlanar, "PATCH_BYTES")
 
 
 def pad_after_reshape(graph: Graph) -> Graph:

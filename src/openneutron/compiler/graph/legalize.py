@@ -11,8 +11,9 @@ import numpy as np
 
 from openneutron.compiler.graph.check import check_graph
 from openneutron.compiler.graph.shapes import axes_of, resolve_strided_slice
+from openneutron.compiler.microcode.format import DepthwiseConv2D, limit_of
 from openneutron.diagnostics import fail
-from openneutron.litert.ir import Builtin, Graph, Op, Tensor, constant
+from openneutron.litert.ir import Builtin, Graph, Op, Quant, Tensor, constant
 from openneutron.litert.reference import run_reference
 from openneutron.litert.rewriter import Rewriter, Rule, drop_dead_ops, rewrite
 from openneutron.lower.rules import optimize
@@ -20,9 +21,12 @@ from openneutron.lower.rules import optimize
 
 def import_graph(graph: Graph) -> Graph:
     """The graph in the compiler's few operators; one that makes no sense is a diagnostic."""
-    graph = check_graph(drop_dead_ops(graph.verify()))
-    graph = rewrite(graph, _legalize)
-    return optimize(fold_constants(graph))
+    return optimize(fold_constants(legalize(graph)))
+
+
+def legalize(graph: Graph) -> Graph:
+    """The graph, checked, in the compiler's few operators; constants are not folded yet."""
+    return rewrite(check_graph(drop_dead_ops(graph.verify())), _legalize)
 
 
 def fold_constants(graph: Graph) -> Graph:
@@ -156,6 +160,20 @@ def _strided_slice(g: Rewriter, op: Op) -> bool:
     return True
 
 
+def _depthwise(g: Rewriter, op: Op) -> bool:
+    """A window higher than the depthwise kernel takes: a convolution with a group for each channel."""
+    weights = op.operand(1)
+    if weights.shape[1] <= limit_of(DepthwiseConv2D, "MOST_ROWS") or not weights.is_const:
+        return False
+    quant = weights.quant
+    if quant is not None and not quant.is_per_tensor:
+        quant = Quant(quant.scale, quant.zero_point, 0)
+    grouped = constant(weights.name, weights.array.transpose(3, 1, 2, 0), quant)
+    options = {key: value for key, value in op.options.items() if key != "depthMultiplier"}
+    g.add(Builtin.CONV_2D, [op.operand(0), grouped, *op.inputs[2:]], op.output, op.origin, options)
+    return True
+
+
 _RULES: dict[Builtin, Rule] = {
     Builtin.SQUEEZE: _reshape_like,
     Builtin.EXPAND_DIMS: _reshape_like,
@@ -165,4 +183,5 @@ _RULES: dict[Builtin, Rule] = {
     Builtin.SPLIT: _split,
     Builtin.SPLIT_V: _split,
     Builtin.STRIDED_SLICE: _strided_slice,
+    Builtin.DEPTHWISE_CONV_2D: _depthwise,
 }

@@ -11,9 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
-from typing import Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
-from openneutron.compiler.microcode.records import I32, U8, U16, U32, Dims, Strides
+from openneutron.compiler.microcode.records import (
+    I32,
+    MAX_DIM,
+    U8,
+    U16,
+    U32,
+    Count,
+    Dim,
+    Dims,
+    Limit,
+    Range,
+    Strides,
+)
 
 
 class Region(IntEnum):
@@ -57,7 +69,7 @@ class View:
 
     ref: Ref
     pixel: U32
-    row: U32
+    row: Annotated[U32, Range(1, 1 << 30)]
 
     def __str__(self) -> str:
         return f"{self.ref}[{self.row},{self.pixel}]"
@@ -70,21 +82,29 @@ class Window:
     Only output rows y0 <= y < y1 are computed. Taps outside the input count as the input's zero point.
     """
 
-    batch: U32
-    in_h: U32
-    in_w: U32
-    in_c: U32
-    out_h: U32
-    out_w: U32
-    out_c: U32
-    kernel_h: U32
-    kernel_w: U32
-    stride_h: U32
-    stride_w: U32
-    dilation_h: U32
-    dilation_w: U32
-    pad_top: I32
-    pad_left: I32
+    # Rows and columns are counted in 32 bits, and so are the values under a window.
+    limits: ClassVar[tuple[Limit, ...]] = (
+        Limit("MOST_TAPS", MAX_DIM, ("kernel_h", "kernel_w")),
+        Limit("MOST_ROWS", 1 << 29, ("out_h", "stride_h")),
+        Limit("MOST_COLUMNS", 1 << 29, ("out_w", "stride_w")),
+        Limit("MOST_HEIGHT", 1 << 29, ("kernel_h", "dilation_h")),
+        Limit("MOST_WIDTH", 1 << 29, ("kernel_w", "dilation_w")),
+    )
+    batch: Dim
+    in_h: Dim
+    in_w: Dim
+    in_c: Dim
+    out_h: Dim
+    out_w: Dim
+    out_c: Dim
+    kernel_h: Dim
+    kernel_w: Dim
+    stride_h: Dim
+    stride_w: Dim
+    dilation_h: Dim
+    dilation_w: Dim
+    pad_top: Annotated[I32, Range(-MAX_DIM, MAX_DIM)]
+    pad_left: Annotated[I32, Range(-MAX_DIM, MAX_DIM)]
     y0: U32
     y1: U32
 
@@ -170,6 +190,7 @@ class Params:
     """Base of kernel parameters. A record names its kernel, and has a rule for what it costs."""
 
     kernel: ClassVar[Any]  # a `Kernel`
+    limits: ClassVar[tuple[Limit, ...]] = ()  # on products of its fields
     form: ClassVar[Form] = Form.WHOLE
 
     def __init_subclass__(cls) -> None:
@@ -275,8 +296,8 @@ class RowsForm(Params):
     input: Ref
     output: Ref
     table: Ref
-    rows: U32
-    length: U32
+    rows: Dim
+    length: Count
     input_pitch: U32
     output_pitch: U32
 
@@ -297,9 +318,9 @@ class ProductForm(Params):
     weights: Ref
     bias: Ref
     scales: Ref
-    rows: U32
-    in_features: U32
-    out_features: U32
+    rows: Dim
+    in_features: Dim
+    out_features: Dim
 
     def work(self, array: Array) -> Work:
         return matrix_work(self.rows, self.in_features, self.out_features, array)

@@ -36,6 +36,57 @@ def _struct(cls: type) -> Iterator[str]:
     yield ""
 
 
+def _limit_names(cls: type) -> dict[str, int]:
+    """The C names of the limits of a layout."""
+    prefix = next((kernel.name for kernel, own in mc.PARAMS.items() if own is cls), cls.__name__.upper())
+    return {f"NEUTRON_{prefix}_{limit.name}": limit.most for limit in mc.limits_of(cls)}
+
+
+def _conditions(cls: type) -> Iterator[str]:
+    """What the fields of a layout must be, as C expressions of `p`."""
+    ranges = mc.ranges_of(cls)
+    for field, word in mc.layout(cls):
+        if not isinstance(word, mc.Word):
+            if _has_range(word):
+                yield f"{struct_name(word)}_in_range(&p->{field})"
+        elif field in ranges:
+            for index in range(word.count) if word.count else (None,):
+                yield from _within(
+                    f"p->{field}" + ("" if index is None else f"[{index}]"), word, ranges[field]
+                )
+    for name, limit in zip(_limit_names(cls), mc.limits_of(cls), strict=True):
+        yield f"(uint64_t){' * '.join('p->' + path for path in limit.fields)} <= {name}"
+
+
+def _within(value: str, word: mc.Word, allowed: mc.Range) -> Iterator[str]:
+    unsigned = word.c_type.startswith("uint")
+    least, most = (0, 0xFFFFFFFF) if unsigned else (-(1 << 31), (1 << 31) - 1)
+    for bound, sign, end in ((allowed.low, ">=", least), (allowed.high, "<=", most)):
+        if bound != end:
+            yield f"{value} {sign} {bound}{'u' if unsigned else ''}"
+
+
+def _has_range(cls: type) -> bool:
+    parts = (word for _, word in mc.layout(cls) if not isinstance(word, mc.Word))
+    return bool(mc.ranges_of(cls) or mc.limits_of(cls) or any(map(_has_range, parts)))
+
+
+def _in_range(cls: type) -> Iterator[str]:
+    """The limits of a record, and the function that checks them, which every kernel has."""
+    for name, value in _limit_names(cls).items():
+        yield f"#define {name} {value}u"
+    conditions = list(_conditions(cls))
+    if not conditions and cls not in mc.PARAMS.values():
+        return
+    yield f"static inline int {struct_name(cls)}_in_range(const {struct_name(cls)} *p) {{"
+    if conditions:
+        yield "    return " + " &&\n           ".join(conditions) + ";"
+    else:
+        yield "    return p != 0;"
+    yield "}"
+    yield ""
+
+
 def _enum(name: str, prefix: str, members: Sequence[tuple[str, int]], doc: str) -> Iterator[str]:
     yield f"/* {doc} */"
     yield f"typedef enum {name} {{"
@@ -58,6 +109,8 @@ def header_text() -> str:
         f"#define NEUTRON_MAGIC 0x{mc.MAGIC:08X}u",
         f"#define NEUTRON_FORMAT_VERSION {mc.FORMAT_VERSION}u",
         f"#define NEUTRON_MAX_RANK {mc.MAX_RANK}u",
+        f"#define NEUTRON_MAX_DIM {mc.MAX_DIM}u",
+        f"#define NEUTRON_MAX_STAGES {mc.MAX_STAGES}u",
         f"#define NEUTRON_ALIGNMENT {mc.ALIGNMENT}u",
         f"#define NEUTRON_CRC_OFFSET {mc.CRC_OFFSET}u",
         f"#define NEUTRON_KERNEL_KINDS {len(mc.Kernel)}u",
@@ -75,6 +128,7 @@ def header_text() -> str:
     shared = (mc.Ref, mc.View, mc.Window, mc.Broadcast, mc.Step, mc.Descriptor, mc.Header, *mc.FORM_LAYOUTS)
     for cls in (*shared, *(mc.PARAMS[k] for k in mc.Kernel)):
         lines += _struct(cls)
+        lines += _in_range(cls)
     lines += [
         "/* Per kernel: X(KIND, function, parameter struct, form). */",
         "#define NEUTRON_FOR_EACH_KERNEL(X) \\",

@@ -2,7 +2,9 @@
 
 Every class below is the layout of one record (see `records`) and the C struct of the same name in the
 generated header; it derives from its form, whose fields come first. Addresses are `Ref`s into five regions;
-every size is explicit, so that the driver can check a call before it runs it.
+every size is explicit, so that the driver can check a call before it runs it. What a kernel takes is part
+of its record: the ranges of its fields, and `limits` on products of them, are checked by the driver (in
+generated C) and known to the compiler and the partitioner.
 """
 
 from __future__ import annotations
@@ -26,7 +28,27 @@ from openneutron.compiler.microcode.forms import (
     matrix_work,
     span,
 )
-from openneutron.compiler.microcode.records import F32, I32, U16, U32, Dims, Strides, Tail, U32x4
+from openneutron.compiler.microcode.records import (
+    F32,
+    I32,
+    MAX_DIM,
+    U16,
+    U32,
+    Count,
+    Dim,
+    Dims,
+    Dims4,
+    Flag,
+    Int8,
+    Limit,
+    Range,
+    Shift,
+    Strides,
+    Tail,
+    U32x4,
+)
+
+MAX_STAGES = 128  # of a cascade
 
 
 class Kernel(IntEnum):
@@ -85,7 +107,7 @@ class Prefetch(Params):
     kernel = Kernel.PREFETCH
     source: Ref
     destination: Ref
-    size: U32
+    size: Count
     channel: U32
 
     def moved(self) -> int:
@@ -145,7 +167,7 @@ class Gather(Params):
     output: Ref
     tables: Ref
     dims: Dims
-    run: U32
+    run: Dim
     input_bytes: U32
 
     def moved(self) -> int:
@@ -154,6 +176,9 @@ class Gather(Params):
     def written(self) -> int:
         return prod(self.dims) * self.run
 
+
+_WINDOW_VALUES = ("window.kernel_h", "window.kernel_w", "window.in_c")
+_CONV_LIMITS = (Limit("MOST_VALUES", (1 << 28) - 1, _WINDOW_VALUES),)
 
 # --- convolutions, products, pools ----------------------------------------------------------------
 
@@ -166,12 +191,13 @@ class Conv2D(WindowForm):
     """
 
     kernel = Kernel.CONV_2D
+    limits = _CONV_LIMITS
     weights: Ref
     channels: Ref
-    input_zero: I32
-    output_zero: I32
-    clamp_min: I32
-    clamp_max: I32
+    input_zero: Int8
+    output_zero: Int8
+    clamp_min: Int8
+    clamp_max: Int8
 
 
 @dataclass(frozen=True)
@@ -179,12 +205,13 @@ class Conv2DPointwise(WindowForm):
     """Conv2D with a 1x1 window and no padding: the input is used in place."""
 
     kernel = Kernel.CONV_2D_POINTWISE
+    limits = _CONV_LIMITS
     weights: Ref
     channels: Ref
-    input_zero: I32
-    output_zero: I32
-    clamp_min: I32
-    clamp_max: I32
+    input_zero: Int8
+    output_zero: Int8
+    clamp_min: Int8
+    clamp_max: Int8
 
 
 @dataclass(frozen=True)
@@ -195,14 +222,15 @@ class Conv2DPlanar(WindowForm):
     """
 
     kernel = Kernel.CONV_2D_PLANAR
+    limits = (Limit("PATCH_BYTES", 1024, _WINDOW_VALUES),)  # windows of 4 channels up to 16 x 16
     input_in_planes = True
-    plane: U32
+    plane: Annotated[U32, Range(0, 1 << 30)]
     weights: Ref
     channels: Ref
-    input_zero: I32
-    output_zero: I32
-    clamp_min: I32
-    clamp_max: I32
+    input_zero: Int8
+    output_zero: Int8
+    clamp_min: Int8
+    clamp_max: Int8
 
 
 @dataclass(frozen=True)
@@ -213,13 +241,14 @@ class DepthwiseConv2D(PoolForm):
     """
 
     kernel = Kernel.DEPTHWISE_CONV_2D
+    limits = (Limit("MOST_ROWS", 64, ("window.kernel_h",)),)
     weighted = True
     weights: Ref
     channels: Ref
-    input_zero: I32
-    output_zero: I32
-    clamp_min: I32
-    clamp_max: I32
+    input_zero: Int8
+    output_zero: Int8
+    clamp_min: Int8
+    clamp_max: Int8
 
 
 @dataclass(frozen=True)
@@ -231,9 +260,9 @@ class FullyConnected(ProductForm):
     """
 
     kernel = Kernel.FULLY_CONNECTED
-    output_zero: I32
-    clamp_min: I32
-    clamp_max: I32
+    output_zero: Int8
+    clamp_min: Int8
+    clamp_max: Int8
 
 
 @dataclass(frozen=True)
@@ -244,23 +273,23 @@ class BatchMatmul(Params):
     lhs: Ref
     rhs: Ref
     output: Ref
-    batch: U32x4
-    lhs_batch_strides: U32x4
-    rhs_batch_strides: U32x4
-    m: U32
-    n: U32
-    k: U32
-    lhs_row: U32
-    lhs_column: U32
-    rhs_row: U32
-    rhs_column: U32
-    lhs_zero: I32
-    rhs_zero: I32
-    output_zero: I32
+    batch: Dims4
+    lhs_batch_strides: Annotated[U32x4, Range(0, 0x7FFFFFFF)]
+    rhs_batch_strides: Annotated[U32x4, Range(0, 0x7FFFFFFF)]
+    m: Dim
+    n: Dim
+    k: Dim
+    lhs_row: Annotated[U32, Range(0, MAX_DIM)]
+    lhs_column: Annotated[U32, Range(0, MAX_DIM)]
+    rhs_row: Annotated[U32, Range(0, MAX_DIM)]
+    rhs_column: Annotated[U32, Range(0, MAX_DIM)]
+    lhs_zero: Int8
+    rhs_zero: Int8
+    output_zero: Int8
     multiplier: I32
-    shift: I32
-    clamp_min: I32
-    clamp_max: I32
+    shift: Shift
+    clamp_min: Int8
+    clamp_max: Int8
 
     def work(self, array: Array) -> Work:
         return matrix_work(prod(self.batch) * self.m, self.k, self.n, array)
@@ -277,8 +306,8 @@ class AveragePool2D(PoolForm):
     """int8 average over the taps inside the input, rounded half away from zero; in_c == out_c."""
 
     kernel = Kernel.AVERAGE_POOL_2D
-    clamp_min: I32
-    clamp_max: I32
+    clamp_min: Int8
+    clamp_max: Int8
 
 
 @dataclass(frozen=True)
@@ -286,8 +315,8 @@ class MaxPool2D(PoolForm):
     """int8 maximum over the taps inside the input; in_c == out_c."""
 
     kernel = Kernel.MAX_POOL_2D
-    clamp_min: I32
-    clamp_max: I32
+    clamp_min: Int8
+    clamp_max: Int8
 
 
 # --- reductions -----------------------------------------------------------------------------------
@@ -304,10 +333,10 @@ class ReduceSum(Params):
     kept_strides: Strides
     reduced: Dims
     reduced_strides: Strides
-    input_zero: I32
-    output_zero: I32
+    input_zero: Int8
+    output_zero: Int8
     multiplier: I32
-    shift: I32
+    shift: Shift
 
     def moved(self) -> int:
         return prod(self.kept) * (prod(self.reduced) + 1)
@@ -327,7 +356,7 @@ class ReduceExtremum(Params):
     kept_strides: Strides
     reduced: Dims
     reduced_strides: Strides
-    minimum: U32
+    minimum: Flag
 
     def moved(self) -> int:
         return prod(self.kept) * (prod(self.reduced) + 1)
@@ -343,10 +372,10 @@ class ArgMax(Params):
     kernel = Kernel.ARG_MAX
     input: Ref
     output: Ref
-    outer: U32
-    axis: U32
-    inner: U32
-    minimum: U32
+    outer: Dim
+    axis: Dim
+    inner: Dim
+    minimum: Flag
     index_bytes: U32
 
     def moved(self) -> int:
@@ -364,18 +393,18 @@ class Add(WalkForm):
     """int8 a + b: both shifted left, scaled to a common scale, added, scaled back. Subtraction negates b."""
 
     kernel = Kernel.ADD
-    left_shift: U32
-    a_zero: I32
-    b_zero: I32
-    output_zero: I32
+    left_shift: Annotated[U32, Range(0, 20)]
+    a_zero: Int8
+    b_zero: Int8
+    output_zero: Int8
     a_multiplier: I32
-    a_shift: I32
+    a_shift: Shift
     b_multiplier: I32
-    b_shift: I32
+    b_shift: Shift
     output_multiplier: I32
-    output_shift: I32
-    clamp_min: I32
-    clamp_max: I32
+    output_shift: Shift
+    clamp_min: Int8
+    clamp_max: Int8
 
 
 @dataclass(frozen=True)
@@ -383,13 +412,13 @@ class Mul(WalkForm):
     """int8 (a - a_zero) * (b - b_zero), scaled."""
 
     kernel = Kernel.MUL
-    a_zero: I32
-    b_zero: I32
-    output_zero: I32
+    a_zero: Int8
+    b_zero: Int8
+    output_zero: Int8
     multiplier: I32
-    shift: I32
-    clamp_min: I32
-    clamp_max: I32
+    shift: Shift
+    clamp_min: Int8
+    clamp_max: Int8
 
 
 @dataclass(frozen=True)
@@ -397,7 +426,7 @@ class Extremum(WalkForm):
     """int8 maximum (`minimum` 0) or minimum (1) of two inputs of one quantization."""
 
     kernel = Kernel.EXTREMUM
-    minimum: U32
+    minimum: Flag
 
 
 @dataclass(frozen=True)
@@ -405,18 +434,18 @@ class SquaredDifference(WalkForm):
     """int8 (a - b)^2; fields as for Add."""
 
     kernel = Kernel.SQUARED_DIFFERENCE
-    left_shift: U32
-    a_zero: I32
-    b_zero: I32
-    output_zero: I32
+    left_shift: Annotated[U32, Range(0, 20)]
+    a_zero: Int8
+    b_zero: Int8
+    output_zero: Int8
     a_multiplier: I32
-    a_shift: I32
+    a_shift: Shift
     b_multiplier: I32
-    b_shift: I32
+    b_shift: Shift
     output_multiplier: I32
-    output_shift: I32
-    clamp_min: I32
-    clamp_max: I32
+    output_shift: Shift
+    clamp_min: Int8
+    clamp_max: Int8
 
 
 @dataclass(frozen=True)
@@ -424,13 +453,13 @@ class Prelu(WalkForm):
     """int8 a where a >= 0, else a * b (the slope): one multiplier for each case."""
 
     kernel = Kernel.PRELU
-    a_zero: I32
-    b_zero: I32
-    output_zero: I32
+    a_zero: Int8
+    b_zero: Int8
+    output_zero: Int8
     positive_multiplier: I32
-    positive_shift: I32
+    positive_shift: Shift
     negative_multiplier: I32
-    negative_shift: I32
+    negative_shift: Shift
 
 
 @dataclass(frozen=True)
@@ -447,11 +476,11 @@ class Softmax(Params):
     kernel = Kernel.SOFTMAX
     input: Ref
     output: Ref
-    rows: U32
-    depth: U32
+    rows: Dim
+    depth: Dim
     multiplier: I32
-    shift: I32
-    diff_min: I32
+    shift: Annotated[I32, Range(0, 30)]
+    diff_min: Annotated[I32, Range(-(1 << 31), 0)]
 
     def moved(self) -> int:
         return 2 * self.rows * self.depth
@@ -468,12 +497,12 @@ class ResizeBilinear(Params):
     input: Ref
     output: Ref
     tables: Ref
-    batch: U32
-    in_h: U32
-    in_w: U32
-    out_h: U32
-    out_w: U32
-    channels: U32
+    batch: Annotated[U32, Range(1, 0xFFFF)]
+    in_h: Annotated[U32, Range(1, 0xFFFF)]
+    in_w: Annotated[U32, Range(1, 0xFFFF)]
+    out_h: Annotated[U32, Range(1, 0xFFFF)]
+    out_w: Annotated[U32, Range(1, 0xFFFF)]
+    channels: Annotated[U32, Range(1, 0xFFFF)]
 
     def moved(self) -> int:
         return self.batch * self.channels * (self.in_h * self.in_w + self.out_h * self.out_w)
@@ -489,9 +518,9 @@ class Quantize(Params):
     kernel = Kernel.QUANTIZE
     input: Ref
     output: Ref
-    count: U32
+    count: Count
     scale: F32
-    zero: I32
+    zero: Int8
 
     def moved(self) -> int:
         return 5 * self.count
@@ -507,9 +536,9 @@ class Dequantize(Params):
     kernel = Kernel.DEQUANTIZE
     input: Ref
     output: Ref
-    count: U32
+    count: Count
     scale: F32
-    zero: I32
+    zero: Int8
 
     def moved(self) -> int:
         return 5 * self.count
@@ -543,7 +572,7 @@ class Cascade(Params):
     """
 
     kernel = Kernel.CASCADE
-    stages: U32
+    stages: Annotated[U32, Range(1, MAX_STAGES)]
     count: U32
     steps: Annotated[tuple[Step, ...], Tail(Step)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
@@ -9,6 +10,7 @@ from functools import cache
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 MAX_RANK = 6
+MAX_DIM = 0xFFFFFF  # of a tensor; the product of two fits 64 bits with room for a third factor
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,23 @@ class Tail:
     item: type
 
 
+@dataclass(frozen=True)
+class Range:
+    """What a field, or every value of an array, may be: the driver refuses anything else."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The most that the product of some fields may be, by a name of its own; fields of parts have a dot."""
+
+    name: str
+    most: int
+    fields: tuple[str, ...]
+
+
 U8 = Annotated[int, Word("uint8_t", "B")]
 U16 = Annotated[int, Word("uint16_t", "H")]
 U32 = Annotated[int, Word("uint32_t", "I")]
@@ -34,7 +53,13 @@ I32 = Annotated[int, Word("int32_t", "i")]
 F32 = Annotated[float, Word("float", "f")]
 Name32 = Annotated[bytes, Word("char", "s", 32)]
 U32x4 = Annotated[tuple[int, ...], Word("uint32_t", "I", 4)]
-Dims = Annotated[tuple[int, ...], Word("uint32_t", "I", MAX_RANK)]
+Dim = Annotated[U32, Range(1, MAX_DIM)]
+Count = Annotated[U32, Range(1, 0xFFFFFFFF)]
+Flag = Annotated[U32, Range(0, 1)]
+Int8 = Annotated[I32, Range(-128, 127)]
+Shift = Annotated[I32, Range(-31, 30)]
+Dims = Annotated[tuple[int, ...], Word("uint32_t", "I", MAX_RANK), Range(1, MAX_DIM)]
+Dims4 = Annotated[U32x4, Range(1, MAX_DIM)]
 Dims8 = Annotated[tuple[int, ...], Word("uint32_t", "I", 8)]
 Strides = Annotated[tuple[int, ...], Word("int32_t", "i", MAX_RANK)]
 
@@ -63,6 +88,52 @@ def _read_fields(cls: type) -> Iterator[tuple[str, Word | type]]:
         else:
             assert is_dataclass(hint), f"{cls.__name__}.{f.name} has no layout"
             yield f.name, cast(type, hint)
+
+
+@cache
+def _find_ranges(cls: Any) -> dict[str, Range]:
+    hints = get_type_hints(cls, include_extras=True)
+    found = {f.name: [a for a in get_args(hints[f.name]) if isinstance(a, Range)] for f in fields(cls)}
+    return {name: ranges[-1] for name, ranges in found.items() if ranges}
+
+
+def ranges_of(cls: type) -> dict[str, Range]:
+    """The ranges of a layout's own fields, by name."""
+    return _find_ranges(cls)
+
+
+def limits_of(cls: type) -> tuple[Limit, ...]:
+    """The limits on products of a layout's fields."""
+    return getattr(cls, "limits", ())
+
+
+def limit_of(cls: type, name: str) -> int:
+    """The limit of that name."""
+    return next(limit.most for limit in limits_of(cls) if limit.name == name)
+
+
+def out_of_range(value: Any) -> str:
+    """Which field of a record is more or less than its kernel takes, in words; empty if none is."""
+    for name, word in layout(type(value)):
+        if not isinstance(word, Word) and (problem := out_of_range(getattr(value, name))):
+            return problem
+    for name, allowed in ranges_of(type(value)).items():
+        held = getattr(value, name)
+        for item in held if isinstance(held, tuple) else (held,):
+            if not allowed.low <= item <= allowed.high:
+                return f"{name} is {item}, which must be {allowed.low} to {allowed.high}"
+    for limit in limits_of(type(value)):
+        found = math.prod(_at(value, path) for path in limit.fields)
+        if found > limit.most:
+            names = " * ".join(path.split(".")[-1] for path in limit.fields)
+            return f"{names} is {found}, which must be at most {limit.most}"
+    return ""
+
+
+def _at(value: Any, path: str) -> int:
+    for name in path.split("."):
+        value = getattr(value, name)
+    return int(value)
 
 
 def _tail(hint: Any) -> Tail | None:

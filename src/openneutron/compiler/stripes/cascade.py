@@ -18,11 +18,11 @@ import numpy as np
 
 from openneutron.compiler.memory.place import aligned
 from openneutron.compiler.memory.storage import Buffer, Home, Storage
-from openneutron.compiler.microcode.format import Step
+from openneutron.compiler.microcode.format import MAX_STAGES, Step
 from openneutron.compiler.stripes.stripes import Reach, Stage, rows_of
 from openneutron.litert.ir import Tensor
 
-MOST_STAGES = 128  # what the runtime takes
+MOST_STAGES = MAX_STAGES
 MOST_STEPS = 8_000  # what fits a record, less a little
 
 

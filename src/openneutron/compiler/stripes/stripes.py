@@ -22,7 +22,7 @@ from openneutron.litert.ir import Op, Tensor
 from openneutron.target import Target
 
 MOST_ROWS = 0xFFFF  # what a step can count
-MOST_KERNEL_ROWS = 64  # what every window kernel takes
+MOST_KERNEL_ROWS = mc.limit_of(mc.DepthwiseConv2D, "MOST_ROWS")  # what every window kernel takes
 
 
 @dataclass(frozen=True)
