@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,15 @@ def _padding(call: Call) -> list[int]:
     return spatial(call.get("padding", 0), _dims(call), 0)
 
 
+def _dilation(call: Call) -> list[int]:
+    return spatial(call.get("dilation", 1), _dims(call), 1)
+
+
+def _reach(call: Call) -> list[int]:
+    """Rows and columns from the first to the last tap of a window."""
+    return [(k - 1) * d + 1 for k, d in zip(_kernel(call), _dilation(call), strict=True)]
+
+
 def _batched(call: Call) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Input and output shapes as NCHW; torch allows input without batch, and 1-D pooling has no height."""
 
@@ -44,7 +53,7 @@ def _batched(call: Call) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def _mode(call: Call) -> Padding | None:
     shape, out = _batched(call)
-    return padding_mode(list(shape[2:]), list(out[2:]), _kernel(call), _stride(call), _padding(call))
+    return padding_mode(list(shape[2:]), list(out[2:]), _reach(call), _stride(call), _padding(call))
 
 
 def _window_options(mode: Padding, kernel: list[int], stride: list[int]) -> dict[str, Any]:
@@ -69,7 +78,7 @@ def _explicit(call: Call) -> np.ndarray:
     shape, out = _batched(call)
     before = _padding(call)
     after = [
-        rows_after(*a) for a in zip(shape[2:], out[2:], _kernel(call), _stride(call), before, strict=True)
+        rows_after(*a) for a in zip(shape[2:], out[2:], _reach(call), _stride(call), before, strict=True)
     ]
     return np.array([[0, 0], [0, 0], [before[0], after[0]], [before[1], after[1]]], np.int32)
 
@@ -77,13 +86,42 @@ def _explicit(call: Call) -> np.ndarray:
 def _lower_max_pool(at: Lowering, call: Call) -> Tensor:
     b, (shape, out) = at.build, _batched(call)
     x = b.requantize(b.reshape(at(call.input), shape), quant_of(call))
-    mode = _mode(call)
-    if mode is None:
+    mode, dilated = _mode(call), _dilation(call) != [1, 1]
+    if mode is None or dilated:
         rows = _explicit(call)
         lowest = b.const(np.array([-128], np.int8), x.quant)
         padded = tuple(int(d) for d in np.array(shape) + rows.sum(axis=1))
-        x = b.op(Builtin.PADV2, [x, b.const(rows), lowest], padded, x.quant)
+        if padded != shape:
+            x = b.op(Builtin.PADV2, [x, b.const(rows), lowest], padded, x.quant)
+    if dilated:
+        x = _dilated_max(b, b.to_channels_last(x), out, call)
+        return b.reshape(b.to_channels_first(x), call.out.shape)
     return _pool(b, Builtin.MAX_POOL_2D, x, out, call, Padding.VALID if mode is None else mode)
+
+
+def _dilated_max(b: Builder, x: Tensor, out: tuple[int, ...], call: Call) -> Tensor:
+    """LiteRT has no dilated pools: the largest of what the taps see, along rows and then along columns."""
+    geometry = zip((1, 2), out[2:], _kernel(call), _stride(call), _dilation(call), strict=True)
+    for axis, count, taps, stride, dilation in geometry:
+        seen = [_every(b, x, axis, tap * dilation, count, stride) for tap in range(taps)]
+        x = seen[0]
+        for other in seen[1:]:
+            x = b.op(Builtin.MAXIMUM, [x, other], x.shape, x.quant)
+    return x
+
+
+def _every(b: Builder, x: Tensor, axis: int, start: int, count: int, step: int) -> Tensor:
+    """`count` rows along an axis, `step` apart."""
+    begin, end, steps = [0] * x.rank, list(x.shape), [1] * x.rank
+    begin[axis], end[axis], steps[axis] = start, start + (count - 1) * step + 1, step
+    shape = [count if a == axis else d for a, d in enumerate(x.shape)]
+    if step == 1:
+        return b.op(Builtin.SLICE, [x, b.ints(begin), b.ints(shape)], shape, x.quant)
+    masks = ("beginMask", "endMask", "ellipsisMask", "newAxisMask", "shrinkAxisMask")
+    options = {**dict.fromkeys(masks, 0), "offset": False}
+    return b.op(
+        Builtin.STRIDED_SLICE, [x, *map(b.ints, (begin, end, steps))], shape, x.quant, options=options
+    )
 
 
 def _counts_padding(call: Call) -> bool:
@@ -104,13 +142,16 @@ def _lower_avg_pool(at: Lowering, call: Call) -> Tensor:
         )
         mode = Padding.VALID
     if mode is None:
-        return _banded_average(b, x, out, call)
+        # Padding neither counted nor SAME: windows that the border cuts are smaller than the others.
+        sizes = zip(shape[2:], out[2:], _kernel(call), _stride(call), _padding(call), strict=True)
+        rows, columns = (_clipped_windows(*a) for a in sizes)
+        return _banded_average(b, x, rows, columns, call)
     return _pool(b, Builtin.AVERAGE_POOL_2D, x, out, call, mode)
 
 
 @dataclass(frozen=True)
-class _Band:
-    """Neighbouring windows along one dimension that read `start` to `stop`, none cut by the border."""
+class Band:
+    """Neighbouring windows of one size along one dimension, which read `start` to `stop`."""
 
     start: int
     stop: int
@@ -119,28 +160,43 @@ class _Band:
     count: int
 
 
-def _bands(size: int, out: int, kernel: int, stride: int, before: int) -> list[_Band]:
-    """Windows in order: whole ones together, each that the border cuts by itself."""
-    bands: list[_Band] = []
-    for i in range(out):
-        start, stop = max(i * stride - before, 0), min(i * stride - before + kernel, size)
-        last = bands[-1] if bands else None
-        if last is not None and last.kernel == kernel == stop - start:
-            bands[-1] = _Band(last.start, stop, kernel, stride, last.count + 1)
+Windows = list[tuple[int, int]]
+"""Where each window along one dimension begins and ends, inside the input."""
+
+
+def bands(windows: Windows) -> list[Band]:
+    """Windows in order, those of one size and distance together."""
+    found: list[Band] = []
+    previous = 0
+    for start, stop in windows:
+        last = found[-1] if found else None
+        stride = start - previous
+        if last is not None and last.kernel == stop - start and stride and last.stride in (0, stride):
+            found[-1] = Band(last.start, stop, last.kernel, stride, last.count + 1)
         else:
-            bands.append(_Band(start, stop, stop - start, stride, 1))
-    return bands
+            found.append(Band(start, stop, stop - start, 0, 1))
+        previous = start
+    return [replace(b, stride=b.stride or 1) for b in found]
 
 
-def _banded_average(b: Builder, x: Tensor, out: tuple[int, ...], call: Call) -> Tensor:
-    """Padding neither counted nor SAME: each band of windows is pooled without padding, then joined."""
+def adaptive_windows(size: int, out: int) -> Windows:
+    """The windows of an adaptive pool: as even as they can be, overlapping where they do not divide."""
+    return [(i * size // out, -(-(i + 1) * size // out)) for i in range(out)]
+
+
+def _clipped_windows(size: int, out: int, kernel: int, stride: int, before: int) -> Windows:
+    starts = (i * stride - before for i in range(out))
+    return [(max(at, 0), min(at + kernel, size)) for at in starts]
+
+
+def _banded_average(b: Builder, x: Tensor, rows_of: Windows, columns_of: Windows, call: Call) -> Tensor:
+    """Uneven windows: each band of even ones is pooled without padding, then they are joined."""
     x = b.to_channels_last(x)
-    n, height, width, channels = x.shape
-    kernel, stride, before = _kernel(call), _stride(call), _padding(call)
+    n, _, _, channels = x.shape
     rows = []
-    for r in _bands(height, out[2], kernel[0], stride[0], before[0]):
+    for r in bands(rows_of):
         pieces = []
-        for c in _bands(width, out[3], kernel[1], stride[1], before[1]):
+        for c in bands(columns_of):
             shape = (n, r.stop - r.start, c.stop - c.start, channels)
             part = x
             if shape != x.shape:
@@ -257,18 +313,11 @@ def _divides(call: Call) -> bool:
 
 
 def _lower_adaptive(at: Lowering, call: Call) -> Tensor:
-    """Equal windows: an average pool of input / output rows and columns."""
-    shape, out = _batched(call)
-    kernel = [size // o for size, o in zip(shape[2:], out[2:], strict=True)]
-    plain = Call(
-        call.name,
-        "aten.avg_pool2d.default",
-        {"self": call.input, "kernel_size": kernel, "stride": kernel},
-        call.out,
-    )
-    b = at.build
+    """An average pool for each band of even windows; where the sizes divide, that is one."""
+    b, (shape, out) = at.build, _batched(call)
     x = b.requantize(b.reshape(at(call.input), shape), quant_of(call))
-    return _pool(b, Builtin.AVERAGE_POOL_2D, x, out, plain, Padding.VALID)
+    rows, columns = (adaptive_windows(size, o) for size, o in zip(shape[2:], out[2:], strict=True))
+    return _banded_average(b, x, rows, columns, call)
 
 
 ADAPTIVE_AVG_POOL = OpSpec(
@@ -280,12 +329,11 @@ ADAPTIVE_AVG_POOL = OpSpec(
     Shared(Values.ROUNDED),
     _lower_adaptive,
     (
-        Constraint(
+        published(
             "Input rows and columns must be multiples of the output's",
             _divides,
             lambda c: [list(_batched(c)[0][2:]), _adaptive_out(c)],
-            hint="Choose an output size that divides the input's.",
-            violated_by=Case("7 to 3", as_layer("AdaptiveAvgPool2d", 3), ((1, 2, 7, 7),)),
+            Case("7 to 3", as_layer("AdaptiveAvgPool2d", 3), ((1, 2, 7, 7),)),
         ),
         published(
             "Kernel must be at most 4096",
@@ -297,6 +345,8 @@ ADAPTIVE_AVG_POOL = OpSpec(
         Case("global", as_layer("AdaptiveAvgPool2d", 1), ((2, 3, 6, 6),), channels_last=True),
         Case("to 2x3", as_layer("AdaptiveAvgPool2d", (2, 3)), ((2, 3, 6, 6),), channels_last=True),
         Case("1d", as_layer("AdaptiveAvgPool1d", 2), ((2, 3, 6),)),
+        Case("7x8 to 3x5", as_layer("AdaptiveAvgPool2d", (3, 5)), ((2, 3, 7, 8),), channels_last=True),
+        Case("3 to 7", as_layer("AdaptiveAvgPool1d", 7), ((2, 3, 3),)),
     ),
 )
 
@@ -305,11 +355,11 @@ MAX_POOL = OpSpec(
     Shared(Values.CHOSEN),
     _lower_max_pool,
     (
-        Constraint(
+        published(
             "Dilation must be 1",
-            lambda c: set(spatial(c.get("dilation", 1), _dims(c), 1)) == {1},
-            lambda c: c["dilation"],
-            violated_by=Case("dilation 2", as_layer("MaxPool2d", 2, dilation=2), ((1, 2, 6, 6),)),
+            lambda c: _dilation(c) == [1, 1],
+            _dilation,
+            Case("dilation 2", as_layer("MaxPool2d", 2, dilation=2), ((1, 2, 6, 6),)),
         ),
         published(
             "ceil_mode must be False",
@@ -318,7 +368,25 @@ MAX_POOL = OpSpec(
         ),
         published("Stride must be less than 4096", lambda c: max(_stride(c)) < 4096, _stride),
     ),
-    _pool_cases("MaxPool2d", (7, 8), tolerance=0) + _pool_cases("MaxPool1d", (9,), tolerance=0),
+    _pool_cases("MaxPool2d", (7, 8), tolerance=0)
+    + _pool_cases("MaxPool1d", (9,), tolerance=0)
+    + (
+        Case("dilated", as_layer("MaxPool2d", 3, stride=1, dilation=2), ((2, 3, 7, 8),), tolerance=0),
+        Case(
+            "dilated, padded",
+            as_layer("MaxPool2d", (3, 2), stride=2, padding=1, dilation=(2, 3), ceil_mode=True),
+            ((1, 3, 11, 12),),
+            channels_last=True,
+            tolerance=0,
+        ),
+        Case("1d dilated", as_layer("MaxPool1d", 3, dilation=3), ((2, 3, 12),), tolerance=0),
+        Case(
+            "indices unread",
+            lambda torch: lambda x: torch.nn.functional.max_pool2d(x, 2, return_indices=True)[0],
+            ((1, 3, 6, 6),),
+            tolerance=0,
+        ),
+    ),
 )
 
 ENTRIES = (AVG_POOL, ADAPTIVE_AVG_POOL, MAX_POOL)

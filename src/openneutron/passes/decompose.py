@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 
 from openneutron import ops
 from openneutron.fx import is_float, op_name, overload
-from openneutron.passes import attention, normalization, recurrent
+from openneutron.passes import attention, normalization, pools, recurrent
 from openneutron.passes.canonicalize import ARITHMETIC, IDENTITIES
 from openneutron.passes.graph import inline, trace
 
@@ -130,6 +130,7 @@ DECOMPOSITIONS: dict[str, Decomposition] = {
     ),
     **attention.DECOMPOSITIONS,
     **normalization.DECOMPOSITIONS,
+    **pools.DECOMPOSITIONS,
     **recurrent.DECOMPOSITIONS,
 }
 
@@ -151,16 +152,16 @@ def decompose_unsupported(model: GraphModule) -> bool:
 
 def _expansion(node: Node) -> GraphModule | None:
     name = op_name(node)
-    if not name or ops.find(name) is not None or name in _REWRITTEN or not _is_float_call(node):
+    if not name or name in _REWRITTEN or not _is_float_call(node):
         return None
     if (function := DECOMPOSITIONS.get(name)) is not None:
         return trace(node, function)
-    return _open_composite(node)
+    return _open_composite(node) if ops.find(name) is None else None
 
 
 def _is_float_call(node: Node) -> bool:
-    """Whether a node has a float input and gives float results, as quantized operators do."""
-    results = [u for u in node.users if u.target is operator.getitem] or [node]
+    """Whether a node has a float input and float results, of those that are read, as quantized ones do."""
+    results = [u for u in node.users if u.target is operator.getitem and u.users] or [node]
     return any(is_float(n) for n in node.all_input_nodes) and all(is_float(n) for n in results)
 
 

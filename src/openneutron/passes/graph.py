@@ -112,7 +112,8 @@ def inline(node: Node, replacement: GraphModule) -> list[Node]:
         node.replace_all_uses_with(result)
     else:
         for user in list(node.users):  # several results: the users of the call are getitems
-            user.replace_all_uses_with(result[user.args[1]])
+            if user.users:
+                user.replace_all_uses_with(result[user.args[1]])
             node.graph.erase_node(user)
     node.graph.erase_node(node)
     return made

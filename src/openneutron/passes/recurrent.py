@@ -105,7 +105,23 @@ def _recurrent(cell: Cell) -> Callable[..., Any]:
     return decomposition
 
 
+def _cell(cell: Cell) -> Callable[..., Any]:
+    """One step on its own: nn.GRUCell, nn.LSTMCell."""
+
+    def decomposition(
+        input: Tensor, hx: Any, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
+        b_hh: Tensor | None = None,
+    ) -> Any:  # fmt: skip
+        states = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
+        result = cell(F.linear(input, w_ih, b_ih), states, w_hh, b_hh)
+        return result if isinstance(hx, tuple | list) else result[0]
+
+    return decomposition
+
+
 DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
+    "aten.gru_cell.default": _cell(_gru_cell),
+    "aten.lstm_cell.default": _cell(_lstm_cell),
     "aten.gru.input": _recurrent(_gru_cell),
     "aten.lstm.input": _recurrent(_lstm_cell),
     "aten.rnn_tanh.input": _recurrent(_simple_cell(torch.tanh)),
