@@ -50,9 +50,10 @@ def spatial(value: Any, dims: int, default: int) -> list[int]:
     return [default] * (2 - dims) + [int(v) for v in values]
 
 
-def as_2d(b: Builder, x: Tensor) -> Tensor:
-    """NCL as NC1L; NCHW as it is."""
-    return x if x.rank == 4 else b.reshape(x, (*x.shape[:2], 1, x.shape[2]))
+def as_nchw(shape: tuple[int, ...], dims: int) -> tuple[int, ...]:
+    """The shape with a batch, which torch lets users leave out, and with a height, which 1-D has not."""
+    batched = (1, *shape) if len(shape) == dims + 1 else shape
+    return (*batched[:2], 1, batched[2]) if dims == 1 else batched
 
 
 # --------------------------------------------------------------------------------------------------
@@ -65,7 +66,12 @@ def is_transposed(call: Call) -> bool:
 
 
 def _dims(call: Call) -> int:
-    return call["input"].rank - 2
+    return call["weight"].rank - 2
+
+
+def _channels(call: Call) -> int:
+    """Of the input."""
+    return call["input"].shape[-_dims(call) - 1]
 
 
 def _kernel(call: Call) -> list[int]:
@@ -83,7 +89,7 @@ def _kernel_area(call: Call) -> int:
 
 
 def _is_depthwise(call: Call) -> bool:
-    return call.get("groups", 1) == call["input"].shape[1] and call["weight"].shape[1] == 1
+    return call.get("groups", 1) == _channels(call) and call["weight"].shape[1] == 1
 
 
 def _conv_case(
@@ -210,10 +216,11 @@ def bias_const(at: Lowering, bias: Value | None, x: Quant, weight: Quant, channe
 def lower_convolution(at: Lowering, call: Call) -> Tensor:
     """CONV_2D, DEPTHWISE_CONV_2D or TRANSPOSE_CONV on channels-last tensors."""
     b = at.build
-    x = as_2d(b, at(call["input"]))
+    dims = _dims(call)
+    x = b.reshape(at(call["input"]), as_nchw(call["input"].shape, dims))
     weights = call["weight"].array()
     weights = weights.reshape(*weights.shape[:2], *([1] * (4 - weights.ndim)), *weights.shape[2:])
-    out = call.out.shape if call.out.rank == 4 else (*call.out.shape[:2], 1, call.out.shape[2])
+    out = as_nchw(call.out.shape, dims)
     y = (_transpose_conv if is_transposed(call) else _conv)(at, call, x, weights, out)
     return b.reshape(b.to_channels_first(y), call.out.shape)
 

@@ -10,7 +10,7 @@ import numpy as np
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Activation, Builtin, Padding, Tensor
 from openneutron.ops.common import as_layer, at_most, published, quant_of
-from openneutron.ops.conv import padding_mode, rows_after, spatial
+from openneutron.ops.conv import as_nchw, padding_mode, rows_after, spatial
 from openneutron.ops.spec import Call, Case, Constraint, Lowering, OpSpec, Shared, Values
 
 
@@ -42,13 +42,7 @@ def _reach(call: Call) -> list[int]:
 
 def _batched(call: Call) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Input and output shapes as NCHW; torch allows input without batch, and 1-D pooling has no height."""
-
-    def nchw(shape: tuple[int, ...]) -> tuple[int, ...]:
-        dims = _dims(call)
-        shape = (1, *shape) if len(shape) == dims + 1 else shape
-        return (*shape[:2], 1, shape[2]) if dims == 1 else shape
-
-    return nchw(call.input.shape), nchw(call.out.shape)
+    return as_nchw(call.input.shape, _dims(call)), as_nchw(call.out.shape, _dims(call))
 
 
 def _mode(call: Call) -> Padding | None:
@@ -144,8 +138,8 @@ def _lower_avg_pool(at: Lowering, call: Call) -> Tensor:
     if mode is None:
         # Padding neither counted nor SAME: windows that the border cuts are smaller than the others.
         sizes = zip(shape[2:], out[2:], _kernel(call), _stride(call), _padding(call), strict=True)
-        rows, columns = (_clipped_windows(*a) for a in sizes)
-        return _banded_average(b, x, rows, columns, call)
+        heights, widths = (_clipped_windows(*a) for a in sizes)
+        return _banded_average(b, x, heights, widths, call)
     return _pool(b, Builtin.AVERAGE_POOL_2D, x, out, call, mode)
 
 
