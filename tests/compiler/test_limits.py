@@ -56,7 +56,7 @@ def test_large_windows_strides_and_maps_compile_and_run_without_verification(nam
     (got,) = load_program(program.pte).run(inputs)
     wanted = layer(*inputs).detach()
     step = 1.01 * float(max(wanted.max(), inputs[0].max()) - min(wanted.min(), inputs[0].min())) / 255
-    assert np.abs(got - wanted.numpy()).max() < 3 * step
+    assert np.abs(got - wanted.numpy()).mean() < step
 
 
 def test_what_no_kernel_takes_stays_on_the_cpu_and_names_the_limit():
