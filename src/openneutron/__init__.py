@@ -64,8 +64,7 @@ if TYPE_CHECKING:
         NeutronCompileSpecBuilder,
         generate_neutron_compile_spec,
     )
-    from openneutron.package.backend import NeutronBackend
-    from openneutron.partition.partitioner import NeutronPartitioner
+    from openneutron.package.backend import NeutronBackend, NeutronPartitioner
     from openneutron.pipeline import compile_model, convert_qat, prepare_qat, quantize_model
     from openneutron.quantize.loop import calibrate_and_quantize
     from openneutron.quantize.quantizer import NeutronQuantizer

@@ -17,13 +17,14 @@ from openneutron.compiler.microcode import format as mc
 from openneutron.converter import find_converter
 from openneutron.converter import open as open_converter
 from openneutron.diagnostics import OpenNeutronError
+from openneutron.driver import prepare_problem
 from openneutron.litert.build import Builder
 from openneutron.litert.file import read, write
 from openneutron.litert.ir import Builtin, Padding, Quant
 from openneutron.litert.reference import run_reference
 from openneutron.options import CompileOptions
 from openneutron.pipeline import compile_model
-from openneutron.run.native import NativeModel, prepare_problem
+from openneutron.run.native import NativeModel
 from openneutron.run.program import load_program
 from openneutron.target import find_target
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from openneutron import driver
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.format import (
     Kernel,
@@ -167,15 +168,15 @@ def test_run_checks_its_buffers():
     """Statuses that Python's own checks would hide."""
     microcode, weights = streamed_program()
     model = native.NativeModel(microcode, weights, library=LIBRARY)
-    library = native.load(LIBRARY)
+    library = driver.load(LIBRARY)
     data = np.zeros(512, np.uint8)
     at = data.ctypes.data + -data.ctypes.data % 16
 
     def status(size_in=32, size_out=32, scratch=(at, 32), prefetch=(at + 64, 256), count=1, out=at) -> str:
-        ins, outs = native._Buffer(at, size_in), native._Buffer(out, size_out)
-        run = native._Run(ctypes.pointer(ins), count, ctypes.pointer(outs), count, native._Buffer(*scratch),
-                          native._Buffer(*prefetch), None)  # fmt: skip
-        return native._message(
+        ins, outs = driver.Buffer(at, size_in), driver.Buffer(out, size_out)
+        run = native._Run(ctypes.pointer(ins), count, ctypes.pointer(outs), count, driver.Buffer(*scratch),
+                          driver.Buffer(*prefetch), None)  # fmt: skip
+        return driver.message(
             library, model._model, library.neutron_run(ctypes.byref(model._model), ctypes.byref(run))
         )
 
@@ -187,15 +188,15 @@ def test_run_checks_its_buffers():
     assert "prefetch buffer is smaller" in status(prefetch=(at + 64, 255))
     assert "number of inputs" in status(count=0)
     assert "pointer is null" in status(out=None)
-    empty = native._Model()
+    empty = driver.Model()
     run = native._Run()
     code = library.neutron_run(ctypes.byref(empty), ctypes.byref(run))
-    assert "not prepared" in native._message(library, empty, code)
-    assert "null" in native._message(library, empty, library.neutron_prepare(None, None))
+    assert "not prepared" in driver.message(library, empty, code)
+    assert "null" in driver.message(library, empty, library.neutron_prepare(None, None))
 
 
 def test_every_status_and_kernel_has_words():
-    library = native.load(LIBRARY)
+    library = driver.load(LIBRARY)
     library.neutron_status_message.restype = library.neutron_kernel_name.restype = ctypes.c_char_p
     messages = [library.neutron_status_message(i) for i in range(26)]
     assert len(set(messages)) == 26 and b"unknown status" not in messages

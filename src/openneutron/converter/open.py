@@ -12,10 +12,10 @@ from openneutron.converter.kernel_selection import kernel_selection_code
 from openneutron.converter.neutron_graph import NeutronGraph, write_neutron_graph
 from openneutron.converter.protocol import ConvertedModel
 from openneutron.diagnostics import Reject, fail
+from openneutron.driver import LIBRARY, prepare_problem
 from openneutron.litert.file import read
 from openneutron.litert.ir import Graph
 from openneutron.options import CompileOptions
-from openneutron.run.native import LIBRARY, prepare_problem
 from openneutron.target import Target
 
 

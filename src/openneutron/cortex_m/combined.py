@@ -23,7 +23,8 @@ from openneutron import ops
 from openneutron.cortex_m.quantizer import CortexMInt8Quantizer
 from openneutron.cortex_m.rewrite import rewrite_for_cortex_m
 from openneutron.options import CompileOptions
-from openneutron.partition.partitioner import NeutronPartitioner, sources
+from openneutron.package.backend import NeutronPartitioner
+from openneutron.partition.partitioner import sources
 from openneutron.passes import ATEN_PASSES, PTQ, QAT, run_passes
 from openneutron.quantize.annotate import Annotator, leave_float
 from openneutron.quantize.schemes import Scheme

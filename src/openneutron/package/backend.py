@@ -17,16 +17,30 @@ from openneutron.compiler.result import CallInfo
 from openneutron.converter import ConvertedModel, find_converter
 from openneutron.converter.kernel_selection import SUFFIX
 from openneutron.converter.protocol import Partition
+from openneutron.diagnostics import Reject
 from openneutron.files import write_atomically
 from openneutron.litert.file import write
-from openneutron.lower.convert import Lowered, lower_program
+from openneutron.lower.convert import Lowered, lower_cluster, lower_program
 from openneutron.options import CompileOptions
 from openneutron.package.payload import AS_IS, CHANNELS_LAST, Port, build_payload, pack
-from openneutron.partition.partitioner import BACKEND_ID, NeutronPartitioner, other_backends
+from openneutron.partition.clusters import Cluster
+from openneutron.partition.partitioner import BACKEND_ID, TablePartitioner, other_backends
 from openneutron.stopwatch import LITERT, MICROCODE, stage
 from openneutron.target import find_target
 
 logger = logging.getLogger(__name__)
+
+
+class NeutronPartitioner(TablePartitioner):
+    """Delegates every quantized operator the target can compute: the table and the kernels take it.
+
+    After partitioning, `rejected` has the reason for each operator left on the CPU, and `partitions` the
+    clusters of each partition.
+    """
+
+    def refuses(self, cluster: Cluster) -> Reject | None:
+        """Why the converter would refuse a cluster, by the limits of its kernels."""
+        return find_converter(self.options.converter).refuses(lower_cluster(cluster))
 
 
 class NeutronBackend(BackendDetails):

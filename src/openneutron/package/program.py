@@ -28,7 +28,7 @@ from openneutron.options import CompileOptions
 from openneutron.package.pte import ProgramInfo, parse_program
 from openneutron.package.seal import seal
 from openneutron.partition.clusters import Rejected
-from openneutron.partition.partitioner import NeutronPartitioner
+from openneutron.partition.partitioner import TablePartitioner
 from openneutron.stopwatch import EXIR, PACKAGE, stage
 from openneutron.target import Target, find_target
 
@@ -194,7 +194,7 @@ class CompiledProgram:
 def describe(
     pte: bytes,
     methods: dict[str, ExportedProgram],
-    partitioners: Mapping[str, NeutronPartitioner],
+    partitioners: Mapping[str, TablePartitioner],
     npu_nodes: tuple[str, ...] | None = None,
     not_asked: Reject | None = None,
     etrecord: ETRecord | None = None,
@@ -228,7 +228,7 @@ def describe(
 
 def package_program(
     edge: EdgeProgramManager,
-    partitioners: Mapping[str, NeutronPartitioner],
+    partitioners: Mapping[str, TablePartitioner],
     npu_nodes: tuple[str, ...] | None = None,
     not_asked: Reject | None = None,
 ) -> CompiledProgram:

@@ -1,4 +1,4 @@
-"""NeutronPartitioner: tags what the NPU takes, and keeps the reason for everything else."""
+"""The partitioner: tags what the NPU takes, and keeps the reason for everything else."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from executorch.exir.backend.utils import WhyNoPartition, tag_constant_data
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from openneutron.converter import find_converter
 from openneutron.diagnostics import Reject, fail, nearest
 from openneutron.fx import bind_args, op_name, overload, tensor_of
-from openneutron.lower.convert import lower_cluster
 from openneutron.ops import TABLE
 from openneutron.options import CompileOptions, CustomDelegationOptions
 from openneutron.partition.clusters import Cluster, Rejected, find_clusters
@@ -71,8 +69,8 @@ def _per_axis(value: Any, dims: int) -> list[int]:
     return values * dims if len(values) == 1 else values
 
 
-class NeutronPartitioner(Partitioner):
-    """Delegates every quantized operator the target can compute.
+class TablePartitioner(Partitioner):
+    """Delegates every quantized operator that the operator table takes.
 
     After partitioning, `rejected` has the reason for each operator left on the CPU, and `partitions` the
     clusters of each partition.
@@ -178,13 +176,16 @@ class NeutronPartitioner(Partitioner):
 
     # ----------------------------------------------------------------------------------------------
 
+    def refuses(self, cluster: Cluster) -> Reject | None:
+        """Why what comes after the operator table would refuse a cluster; nothing is known of that here."""
+        return None
+
     def _clusters(self, program: ExportedProgram) -> tuple[list[Cluster], list[Rejected]]:
         """The clusters the user lets us take."""
         clusters, rejected = find_clusters(program, self.options.converter)
-        converter = find_converter(self.options.converter)
         kept = []
         for cluster in clusters:
-            reject = self._excluded(cluster.node) or converter.refuses(lower_cluster(cluster))
+            reject = self._excluded(cluster.node) or self.refuses(cluster)
             if reject is None:
                 kept.append(cluster)
             else:

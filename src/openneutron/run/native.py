@@ -10,53 +10,23 @@ from pathlib import Path
 
 import numpy as np
 
-from openneutron.compiler.microcode.format import ALIGNMENT, DType, Kernel
+from openneutron.compiler.microcode.format import DType, Kernel
 from openneutron.diagnostics import fail
+from openneutron.driver import (
+    LIBRARY,
+    Buffer,
+    Descriptor,
+    Model,
+    aligned,
+    buffer_of,
+    copied,
+    load,
+    message,
+    prepare,
+)
 from openneutron.run.threads import thread_count
 
-LIBRARY = Path(__file__).resolve().parents[1] / "_native" / "libneutron.so"
-
-
-class _Buffer(ctypes.Structure):
-    _fields_ = (("data", ctypes.c_void_p), ("bytes", ctypes.c_size_t))
-
-
-_BUFFERS = ctypes.POINTER(_Buffer)
-
-
-class _Image(ctypes.Structure):
-    _fields_ = (("microcode", _Buffer), ("weights", _Buffer), ("check_weights", ctypes.c_int))
-
-
-class _Descriptor(ctypes.Structure):
-    _fields_ = (
-        ("dtype", ctypes.c_uint32),
-        ("rank", ctypes.c_uint32),
-        ("bytes", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
-        ("dims", ctypes.c_uint32 * 8),
-    )
-
-
-class _Model(ctypes.Structure):
-    """NeutronModel of neutron.h."""
-
-    _fields_ = (
-        ("input_count", ctypes.c_uint32),
-        ("output_count", ctypes.c_uint32),
-        ("inputs", ctypes.POINTER(_Descriptor)),
-        ("outputs", ctypes.POINTER(_Descriptor)),
-        ("scratch_bytes", ctypes.c_uint32),
-        ("prefetch_bytes", ctypes.c_uint32),
-        ("weights_bytes", ctypes.c_uint32),
-        ("call_count", ctypes.c_uint32),
-        ("converter_version", ctypes.c_uint32),
-        ("problem_call", ctypes.c_int32),
-        ("problem_kernel", ctypes.c_uint32),
-        ("header", ctypes.c_void_p),
-        ("weights", ctypes.c_void_p),
-        ("prepared", ctypes.c_uint32),
-    )
+_BUFFERS = ctypes.POINTER(Buffer)
 
 
 _COPY = ctypes.CFUNCTYPE(
@@ -78,22 +48,11 @@ class _Run(ctypes.Structure):
         ("input_count", ctypes.c_size_t),
         ("outputs", _BUFFERS),
         ("output_count", ctypes.c_size_t),
-        ("scratch", _Buffer),
-        ("prefetch", _Buffer),
+        ("scratch", Buffer),
+        ("prefetch", Buffer),
         ("hooks", ctypes.POINTER(_Hooks)),
         ("threads", ctypes.c_void_p),
     )
-
-
-@cache
-def load(path: Path = LIBRARY) -> ctypes.CDLL:
-    """The runtime library; a missing one is a diagnostic."""
-    if not path.exists():
-        fail("ON504", str(path.name), "the native library is not built",
-             "Install the package again (pip install -e .), or run `make native`.")  # fmt: skip
-    library = ctypes.CDLL(str(path))
-    library.neutron_describe.restype = ctypes.c_char_p
-    return library
 
 
 @cache
@@ -109,43 +68,8 @@ def _threads(library: Path, count: int) -> int | None:
     return loaded.neutron_pool_threads(ctypes.c_void_p(pool))
 
 
-def _aligned(size: int) -> np.ndarray:
-    """Bytes whose address is a multiple of 16."""
-    raw = np.empty(size + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size]
-
-
 def _aligned_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    return _aligned(int(np.prod(shape)) * dtype.itemsize).view(dtype).reshape(shape)
-
-
-def _copied(data: bytes) -> np.ndarray:
-    array = _aligned(len(data))
-    array[:] = np.frombuffer(data, np.uint8)
-    return array
-
-
-def _buffer(array: np.ndarray) -> _Buffer:
-    return _Buffer(array.ctypes.data, array.nbytes)
-
-
-def prepare_problem(microcode: bytes, weights: bytes, library: Path = LIBRARY) -> str:
-    """What the driver finds wrong with a microcode, or an empty string; nothing is run."""
-    arrays, model = (_copied(microcode), _copied(weights)), _Model()
-    return _prepare(load(library), model, arrays)
-
-
-def _prepare(library: ctypes.CDLL, model: _Model, arrays: tuple[np.ndarray, np.ndarray]) -> str:
-    image = _Image(*map(_buffer, arrays), 1)
-    status = library.neutron_prepare(ctypes.byref(model), ctypes.byref(image))
-    return _message(library, model, status) if status else ""
-
-
-def _message(library: ctypes.CDLL, model: _Model, status: int) -> str:
-    text = ctypes.create_string_buffer(256)
-    library.neutron_describe(ctypes.byref(model), status, text, ctypes.c_size_t(len(text)))
-    return text.value.decode()
+    return aligned(int(np.prod(shape)) * dtype.itemsize).view(dtype).reshape(shape)
 
 
 class NativeModel:
@@ -164,26 +88,26 @@ class NativeModel:
     ):
         self._library = load(library)
         self._name = name
-        self._microcode, self._weights = _copied(microcode), _copied(weights)
-        self._model = _Model()
-        if problem := _prepare(self._library, self._model, (self._microcode, self._weights)):
+        self._microcode, self._weights = copied(microcode), copied(weights)
+        self._model = Model()
+        if problem := prepare(self._library, self._model, (self._microcode, self._weights)):
             fail("ON503", name, problem, "Compile the model again with this version of openneutron.")
         model = self._model
         self.inputs = [_described(model.inputs[i]) for i in range(model.input_count)]
         self.outputs = [_described(model.outputs[i]) for i in range(model.output_count)]
-        self._scratch, self._prefetch = _aligned(model.scratch_bytes), _aligned(model.prefetch_bytes)
+        self._scratch, self._prefetch = aligned(model.scratch_bytes), aligned(model.prefetch_bytes)
         # Made once: asking NumPy for the address of an array takes as long as a small layer.
         self._inputs = [_aligned_array(shape, dtype) for shape, dtype in self.inputs]
         self._outputs = [_aligned_array(shape, dtype) for shape, dtype in self.outputs]
         arrays = [*self._inputs, *self._outputs]
-        self._buffers = (_Buffer * len(arrays))(*map(_buffer, arrays))
+        self._buffers = (Buffer * len(arrays))(*map(buffer_of, arrays))
         self._run_arguments = _Run(
             self._buffers,
             model.input_count,
-            ctypes.cast(ctypes.byref(self._buffers, model.input_count * ctypes.sizeof(_Buffer)), _BUFFERS),
+            ctypes.cast(ctypes.byref(self._buffers, model.input_count * ctypes.sizeof(Buffer)), _BUFFERS),
             model.output_count,
-            _buffer(self._scratch),
-            _buffer(self._prefetch),
+            buffer_of(self._scratch),
+            buffer_of(self._prefetch),
             None,
             _threads(library, thread_count(threads)),
         )
@@ -240,9 +164,9 @@ class NativeModel:
             self._run_arguments.hooks = hooks
         status = self._library.neutron_run(*self._call)
         if status:
-            fail("ON503", self._name, _message(self._library, self._model, status))
+            fail("ON503", self._name, message(self._library, self._model, status))
         return [array.copy() for array in self._outputs]
 
 
-def _described(d: _Descriptor) -> tuple[tuple[int, ...], np.dtype]:
+def _described(d: Descriptor) -> tuple[tuple[int, ...], np.dtype]:
     return tuple(d.dims[i] for i in range(d.rank)), np.dtype(DType(d.dtype).name.lower())

@@ -1,0 +1,109 @@
+"""The C driver as Python sees it: the library, what it takes, and its check of a microcode."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from openneutron.compiler.microcode.format import ALIGNMENT
+from openneutron.diagnostics import fail
+
+LIBRARY = Path(__file__).resolve().parent / "_native" / "libneutron.so"
+
+
+class Buffer(ctypes.Structure):
+    """Bytes in memory."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("bytes", ctypes.c_size_t))
+
+
+class Image(ctypes.Structure):
+    """What is prepared: a microcode and its weights."""
+
+    _fields_ = (("microcode", Buffer), ("weights", Buffer), ("check_weights", ctypes.c_int))
+
+
+class Descriptor(ctypes.Structure):
+    """An input or output."""
+
+    _fields_ = (
+        ("dtype", ctypes.c_uint32),
+        ("rank", ctypes.c_uint32),
+        ("bytes", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("dims", ctypes.c_uint32 * 8),
+    )
+
+
+class Model(ctypes.Structure):
+    """NeutronModel of neutron.h."""
+
+    _fields_ = (
+        ("input_count", ctypes.c_uint32),
+        ("output_count", ctypes.c_uint32),
+        ("inputs", ctypes.POINTER(Descriptor)),
+        ("outputs", ctypes.POINTER(Descriptor)),
+        ("scratch_bytes", ctypes.c_uint32),
+        ("prefetch_bytes", ctypes.c_uint32),
+        ("weights_bytes", ctypes.c_uint32),
+        ("call_count", ctypes.c_uint32),
+        ("converter_version", ctypes.c_uint32),
+        ("problem_call", ctypes.c_int32),
+        ("problem_kernel", ctypes.c_uint32),
+        ("header", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p),
+        ("prepared", ctypes.c_uint32),
+    )
+
+
+@cache
+def load(path: Path = LIBRARY) -> ctypes.CDLL:
+    """The runtime library; a missing one is a diagnostic."""
+    if not path.exists():
+        fail("ON504", str(path.name), "the native library is not built",
+             "Install the package again (pip install -e .), or run `make native`.")  # fmt: skip
+    library = ctypes.CDLL(str(path))
+    library.neutron_describe.restype = ctypes.c_char_p
+    return library
+
+
+def aligned(size: int) -> np.ndarray:
+    """Bytes whose address is a multiple of 16."""
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size]
+
+
+def copied(data: bytes) -> np.ndarray:
+    """The bytes at an aligned address."""
+    array = aligned(len(data))
+    array[:] = np.frombuffer(data, np.uint8)
+    return array
+
+
+def buffer_of(array: np.ndarray) -> Buffer:
+    """An array as the driver takes it."""
+    return Buffer(array.ctypes.data, array.nbytes)
+
+
+def prepare_problem(microcode: bytes, weights: bytes, library: Path = LIBRARY) -> str:
+    """What the driver finds wrong with a microcode, or an empty string; nothing is run."""
+    arrays, model = (copied(microcode), copied(weights)), Model()
+    return prepare(load(library), model, arrays)
+
+
+def prepare(library: ctypes.CDLL, model: Model, arrays: tuple[np.ndarray, np.ndarray]) -> str:
+    """Prepare a microcode and its weights for running; what is wrong with them, or an empty string."""
+    image = Image(*map(buffer_of, arrays), 1)
+    status = library.neutron_prepare(ctypes.byref(model), ctypes.byref(image))
+    return message(library, model, status) if status else ""
+
+
+def message(library: ctypes.CDLL, model: Model, status: int) -> str:
+    """What a status of the driver means."""
+    text = ctypes.create_string_buffer(256)
+    library.neutron_describe(ctypes.byref(model), status, text, ctypes.c_size_t(len(text)))
+    return text.value.decode()
