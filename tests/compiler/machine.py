@@ -24,7 +24,7 @@ def run_plan(graph: Graph, plan: MemoryPlan, inputs: list[np.ndarray]) -> list[n
 
     def memory(t: Tensor) -> np.ndarray:
         """The bytes of a tensor where they lie: rows of its last axis, or one row."""
-        view = plan.schedule.storage.views[t]
+        view = plan.schedule.storage.places[t]
         area = {Home.SCRATCH: [scratch], Home.INPUT: ins, Home.OUTPUT: outs}[view.buffer.home]
         base = plan.offsets[view.buffer] if view.buffer.home is Home.SCRATCH else 0
         whole = area[0 if view.buffer.home is Home.SCRATCH else view.buffer.number]

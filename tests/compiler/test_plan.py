@@ -41,7 +41,7 @@ def check_plan(plan):
                     old, new = (b, a) if overwrites.get(a) is b else (a, b)
                     assert plan.lives[old][1] == plan.lives[new][0] == step
                     assert plan.offsets[a] == plan.offsets[b] and a.nbytes == b.nbytes
-                    assert op.output in plan.schedule.storage.views
+                    assert op.output in plan.schedule.storage.places
                 else:
                     assert (
                         plan.offsets[a] + a.nbytes <= plan.offsets[b]

@@ -20,7 +20,7 @@ from openneutron.compiler.microcode.format import (
     decode,
     descriptor,
     encode,
-    seal,
+    with_checksum,
 )
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.run import native
@@ -33,7 +33,7 @@ LIBRARY = libraries()["portable"]
 def words(raw: bytes, **changes: int) -> bytes:
     """The microcode with header fields changed and the checksum repaired."""
     header = mc.unpack(mc.Header, raw)
-    return seal(mc.pack(replace(header, **changes)) + raw[mc.format_of(mc.Header).size :])
+    return with_checksum(mc.pack(replace(header, **changes)) + raw[mc.format_of(mc.Header).size :])
 
 
 def refuse(microcode: bytes, weights: bytes, library: Path = LIBRARY) -> str:

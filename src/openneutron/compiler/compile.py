@@ -231,7 +231,7 @@ def _buffer_infos(plan: MemoryPlan, pieces: Sequence[Piece], stream: Stream | No
         return begins[first], begins[last + 1] - 1
 
     tensors: dict[object, list[str]] = {}
-    for tensor, view in plan.schedule.storage.views.items():
+    for tensor, view in plan.schedule.storage.places.items():
         tensors.setdefault(view.buffer, []).append(tensor.name)
     result = [
         BufferInfo(

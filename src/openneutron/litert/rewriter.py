@@ -53,7 +53,7 @@ class Rewriter:
         ops = [replace(op, inputs=list(op.inputs), outputs=list(op.outputs)) for op in self.ops]
         return Graph(list(self._graph.inputs), list(self.outputs), ops, self._graph.name)
 
-    def apply(self, rule: Rule, op: Op) -> bool:
+    def apply(self, rule: Rewrite, op: Op) -> bool:
         """Let a rule look at an op; False if it did nothing, or if the op is gone already."""
         if op not in self._alive:
             return False
@@ -224,11 +224,11 @@ class Rewriter:
                 self._readers[t].pop(op, None)
 
 
-Rule = Callable[[Rewriter, Op], bool]
+Rewrite = Callable[[Rewriter, Op], bool]
 """Looks at one op and its neighbours, and either changes the graph or returns False."""
 
 
-def rewrite(graph: Graph, rule: Rule) -> Graph:
+def rewrite(graph: Graph, rule: Rewrite) -> Graph:
     """Apply a rule to every op in order, once; what nobody reads after that goes."""
     rewriter = Rewriter(graph)
     for op in rewriter.ops:

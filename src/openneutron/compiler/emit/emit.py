@@ -14,13 +14,13 @@ from openneutron.compiler.emit.split import Part, can_split, split, widen_output
 from openneutron.compiler.memory.schedule import MemoryPlan
 from openneutron.compiler.memory.storage import Home
 from openneutron.compiler.microcode.cost import total_cycles
-from openneutron.compiler.microcode.format import Cascade as CascadeCall
 from openneutron.compiler.microcode.format import (
+    Cascade,
     KernelCall,
     Ref,
     Region,
 )
-from openneutron.compiler.stripes.cascade import Cascade
+from openneutron.compiler.stripes.cascade import CascadePlan
 from openneutron.compiler.stripes.stripes import Stage, by_rows, stage_of
 from openneutron.diagnostics import fail
 from openneutron.litert.ir import Graph, Op, Tensor
@@ -49,13 +49,15 @@ def emit_step(op: Op, plan: MemoryPlan, pool: ConstPool) -> list[KernelCall]:
     return select(op, partial(_ref, plan), pool, partial(_pitch, plan))
 
 
-def emit_cascade(ops: Sequence[Op], cascade: Cascade, plan: MemoryPlan, pool: ConstPool) -> list[KernelCall]:
+def emit_cascade(
+    ops: Sequence[Op], cascade: CascadePlan, plan: MemoryPlan, pool: ConstPool
+) -> list[KernelCall]:
     """The calls of a cascade: the record with its steps, then its stages."""
     steps = plan.steps(cascade)
     strides = Context(partial(_ref, plan), pool, partial(_pitch, plan)).strides
     stages = [by_rows(op, call, strides) for op in ops for call in emit_step(op, plan, pool)]
     assert len(stages) == len(ops), "a stage is one call"
-    return [CascadeCall(len(stages), len(steps), steps), *stages]
+    return [Cascade(len(stages), len(steps), steps), *stages]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,14 +93,14 @@ def emit_parts(op: Op, plan: MemoryPlan, most: int) -> Iterator[tuple[list[Kerne
             return _ref(plan, op.output).plus(part.first) if tensor is part.op.output else _ref(plan, tensor)
 
         def pitch(tensor: Tensor) -> int:
-            return _pitch(plan, tensor) if tensor in plan.schedule.storage.views else 0
+            return _pitch(plan, tensor) if tensor in plan.schedule.storage.places else 0
 
         calls = select(part.op, ref, pool, pitch)
         yield [widen_output(call, op.output, _pitch(plan, op.output)) for call in calls], pool.bytes()
 
 
 def _ref(plan: MemoryPlan, tensor: Tensor) -> Ref:
-    view = plan.schedule.storage.views[tensor]
+    view = plan.schedule.storage.places[tensor]
     if view.buffer.home is Home.SCRATCH:
         rows = plan.rows.get(view.buffer, 0)
         return Ref(Region.SCRATCH, rows=rows, offset=plan.offsets[view.buffer] + view.offset)
@@ -106,7 +108,7 @@ def _ref(plan: MemoryPlan, tensor: Tensor) -> Ref:
 
 
 def _pitch(plan: MemoryPlan, tensor: Tensor) -> int:
-    return plan.schedule.storage.views[tensor].pitch
+    return plan.schedule.storage.places[tensor].pitch
 
 
 def map_refs(value: Any, change: Callable[[Ref], Ref]) -> Any:

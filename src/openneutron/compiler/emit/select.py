@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 
 from openneutron.compiler.emit import select_conv, select_elementwise, select_move, select_reduce
 from openneutron.compiler.emit.constants import ConstPool
-from openneutron.compiler.emit.selection import Context, RefOf, Rule
+from openneutron.compiler.emit.selection import Context, KernelRule, RefOf
 from openneutron.compiler.graph.legalize import legalize
 from openneutron.compiler.microcode.format import MAX_DIM, KernelCall, Ref, Region, out_of_range
 from openneutron.diagnostics import Reject, fail
 from openneutron.litert.ir import Builtin, Graph, Op, Tensor
 
-RULES: dict[Builtin | str, Rule] = {
+RULES: dict[Builtin | str, KernelRule] = {
     **select_conv.RULES,
     **select_elementwise.RULES,
     **select_move.RULES,
@@ -73,7 +73,7 @@ def supports(op: Op) -> Reject | None:
     return Reject("ON401", f"{op.kind.name}: {problem}") if problem else None
 
 
-def rule_of(op: Op) -> Rule | None:
+def rule_of(op: Op) -> KernelRule | None:
     """The rule of an op: by its kind, or by the name of a custom operator, those of the compiler's own."""
     return RULES.get(_key(op))
 

@@ -17,7 +17,7 @@ from openneutron.compiler.emit.quantized import (
     scale_of,
     zero_of,
 )
-from openneutron.compiler.emit.selection import Context, Gaps, Rule, not_int8
+from openneutron.compiler.emit.selection import Context, Gaps, KernelRule, int8_problem
 from openneutron.compiler.graph.fuse_conv import PADDING, PLANAR
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.format import KernelCall, Ref, View, Window
@@ -70,7 +70,7 @@ def _weights_problem(weights: Tensor | None, bias: Tensor | None) -> str:
 
 def _conv_problem(op: Op) -> str:
     source, weights = op.operand(0), op.operand(1)
-    problem = not_int8(source, op.output) or _weights_problem(
+    problem = int8_problem(source, op.output) or _weights_problem(
         weights, op.inputs[2] if len(op.inputs) > 2 else None
     )
     if problem or source.rank != 4:
@@ -135,7 +135,7 @@ def _conv(op: Op, ctx: Context) -> list[KernelCall]:
 
 
 def _planar_problem(op: Op) -> str:
-    return not_int8(op.operand(0), op.output) or _weights_problem(
+    return int8_problem(op.operand(0), op.output) or _weights_problem(
         op.operand(1), op.inputs[2] if len(op.inputs) > 2 else None
     )
 
@@ -179,7 +179,7 @@ def _depthwise(op: Op, ctx: Context) -> list[KernelCall]:
 def _transpose_conv_problem(op: Op) -> str:
     source, weights = op.operand(2), op.operand(1)
     bias = op.inputs[3] if len(op.inputs) > 3 else None
-    problem = not_int8(source, op.output) or _weights_problem(weights, bias)
+    problem = int8_problem(source, op.output) or _weights_problem(weights, bias)
     if problem or source.rank != 4:
         return problem or f"its input has rank {source.rank}, not 4"
     return "" if weights.shape[3] == source.shape[3] else "it is grouped"
@@ -242,7 +242,7 @@ def _phase(phase: int, pad: int, kernel: int, stride: int) -> tuple[list[int], i
 
 def _fully_connected_problem(op: Op) -> str:
     bias = op.inputs[2] if len(op.inputs) > 2 else None
-    problem = not_int8(op.operand(0), op.output) or _weights_problem(op.operand(1), bias)
+    problem = int8_problem(op.operand(0), op.output) or _weights_problem(op.operand(1), bias)
     if not problem and op.options.get("weightsFormat", 0):
         problem = "its weights are shuffled"
     return problem
@@ -270,7 +270,7 @@ def _fully_connected(op: Op, ctx: Context) -> list[KernelCall]:
 
 
 def _batch_matmul_problem(op: Op) -> str:
-    problem = not_int8(op.operand(0), op.operand(1), op.output)
+    problem = int8_problem(op.operand(0), op.operand(1), op.output)
     return problem or (f"rank {op.output.rank} is more than 6" if op.output.rank > 6 else "")
 
 
@@ -305,7 +305,7 @@ def _batch_matmul(op: Op, ctx: Context) -> list[KernelCall]:
 
 def _pool_problem(op: Op) -> str:
     source = op.operand(0)
-    if problem := not_int8(source, op.output):
+    if problem := int8_problem(source, op.output):
         return problem
     if source.rank != 4:
         return f"its input has rank {source.rank}, not 4"
@@ -330,13 +330,13 @@ def _pool(op: Op, ctx: Context) -> list[KernelCall]:
     ]
 
 
-RULES: dict[Builtin | str, Rule] = {
-    PLANAR: Rule(_planar, _planar_problem),
-    Builtin.CONV_2D: Rule(_conv, _conv_problem, Gaps.BOTH),
-    Builtin.DEPTHWISE_CONV_2D: Rule(_depthwise, _conv_problem, Gaps.BOTH),
-    Builtin.TRANSPOSE_CONV: Rule(_transpose_conv, _transpose_conv_problem),
-    Builtin.FULLY_CONNECTED: Rule(_fully_connected, _fully_connected_problem),
-    Builtin.BATCH_MATMUL: Rule(_batch_matmul, _batch_matmul_problem),
-    Builtin.AVERAGE_POOL_2D: Rule(_pool, _pool_problem, Gaps.BOTH),
-    Builtin.MAX_POOL_2D: Rule(_pool, _pool_problem, Gaps.BOTH),
+RULES: dict[Builtin | str, KernelRule] = {
+    PLANAR: KernelRule(_planar, _planar_problem),
+    Builtin.CONV_2D: KernelRule(_conv, _conv_problem, Gaps.BOTH),
+    Builtin.DEPTHWISE_CONV_2D: KernelRule(_depthwise, _conv_problem, Gaps.BOTH),
+    Builtin.TRANSPOSE_CONV: KernelRule(_transpose_conv, _transpose_conv_problem),
+    Builtin.FULLY_CONNECTED: KernelRule(_fully_connected, _fully_connected_problem),
+    Builtin.BATCH_MATMUL: KernelRule(_batch_matmul, _batch_matmul_problem),
+    Builtin.AVERAGE_POOL_2D: KernelRule(_pool, _pool_problem, Gaps.BOTH),
+    Builtin.MAX_POOL_2D: KernelRule(_pool, _pool_problem, Gaps.BOTH),
 }

@@ -17,10 +17,10 @@ from openneutron.compiler.emit.quantized import (
 from openneutron.compiler.emit.selection import (
     Context,
     Gaps,
-    Rule,
+    KernelRule,
     broadcast_strides,
+    int8_problem,
     merged,
-    not_int8,
     walk,
 )
 from openneutron.compiler.graph.tables import TABLE, Region, is_byte, table_of
@@ -31,7 +31,7 @@ from openneutron.litert.ir import Builtin, Op, Trait, kinds
 
 def _binary_problem(op: Op) -> str:
     a, b, out = op.operand(0), op.operand(1), op.output
-    problem = not_int8(a, b, out)
+    problem = int8_problem(a, b, out)
     if problem:
         return problem
     if tuple(np.broadcast_shapes(a.shape, b.shape)) != out.shape:
@@ -152,7 +152,7 @@ def _lookup(op: Op, ctx: Context, table: np.ndarray) -> list[KernelCall]:
 
 def _quantize_problem(op: Op) -> str:
     if op.operand(0).dtype == "float32":
-        return not_int8(op.output)
+        return int8_problem(op.output)
     return _unary_problem(op)
 
 
@@ -164,7 +164,7 @@ def _quantize(op: Op, ctx: Context) -> list[KernelCall]:
 
 
 def _dequantize_problem(op: Op) -> str:
-    return not_int8(op.operand(0)) or (
+    return int8_problem(op.operand(0)) or (
         "" if op.output.dtype == "float32" else f"its output is {op.output.dtype}"
     )
 
@@ -179,7 +179,7 @@ def _dequantize(op: Op, ctx: Context) -> list[KernelCall]:
 
 
 def _softmax_problem(op: Op) -> str:
-    problem = not_int8(op.operand(0), op.output)
+    problem = int8_problem(op.operand(0), op.output)
     if not problem and (scale_of(op.output) != 1 / 256 or zero_of(op.output) != -128):
         problem = f"its output must have scale 1/256 and zero point -128, not {op.output.quant}"
     return problem
@@ -204,11 +204,11 @@ def _softmax(op: Op, ctx: Context) -> list[KernelCall]:
     ]  # fmt: skip
 
 
-_WALK = partial(Rule, gaps=Gaps.BOTH, in_place=True)
+_WALK = partial(KernelRule, gaps=Gaps.BOTH, in_place=True)
 
-RULES: dict[Builtin | str, Rule] = {
-    TABLE: Rule(_table, lambda op: "", in_place=True),
-    **{kind: Rule(_unary, _unary_problem) for kind in kinds(Trait.UNARY)},
+RULES: dict[Builtin | str, KernelRule] = {
+    TABLE: KernelRule(_table, lambda op: "", in_place=True),
+    **{kind: KernelRule(_unary, _unary_problem) for kind in kinds(Trait.UNARY)},
     Builtin.ADD: _WALK(_add, _binary_problem),
     Builtin.SUB: _WALK(_add, _binary_problem),
     Builtin.MUL: _WALK(_mul, _binary_problem),
@@ -216,7 +216,7 @@ RULES: dict[Builtin | str, Rule] = {
     Builtin.MINIMUM: _WALK(_extremum, _same_quant),
     Builtin.SQUARED_DIFFERENCE: _WALK(_squared_difference, _binary_problem),
     Builtin.PRELU: _WALK(_prelu, _binary_problem),
-    Builtin.QUANTIZE: Rule(_quantize, _quantize_problem),
-    Builtin.DEQUANTIZE: Rule(_dequantize, _dequantize_problem),
-    Builtin.SOFTMAX: Rule(_softmax, _softmax_problem),
+    Builtin.QUANTIZE: KernelRule(_quantize, _quantize_problem),
+    Builtin.DEQUANTIZE: KernelRule(_dequantize, _dequantize_problem),
+    Builtin.SOFTMAX: KernelRule(_softmax, _softmax_problem),
 }

@@ -10,13 +10,13 @@ from openneutron.compiler.emit.quantized import zero_of
 from openneutron.compiler.emit.selection import (
     Context,
     Gaps,
-    Rule,
+    KernelRule,
+    const_problem,
     copies,
     dense_strides,
     element_bytes,
-    int8_io,
+    int8_io_problem,
     ints,
-    not_const,
     plain_copy,
     walk,
 )
@@ -26,7 +26,7 @@ from openneutron.compiler.microcode.format import MAX_RANK, KernelCall, Ref
 from openneutron.litert.ir import Builtin, Op, Tensor
 
 
-def _nothing(op: Op) -> str:
+def _no_problem(op: Op) -> str:
     del op
     return ""
 
@@ -64,7 +64,7 @@ def _slice(op: Op, ctx: Context) -> list[KernelCall]:
 
 def _strided_slice_problem(op: Op) -> str:
     for index, what in ((1, "begin"), (2, "end"), (3, "strides")):
-        if problem := not_const(what, op.operand(index)):
+        if problem := const_problem(what, op.operand(index)):
             return problem
     masks = ("ellipsisMask", "newAxisMask", "shrinkAxisMask", "offset")
     if any(op.options.get(m) for m in masks) or len(ints(op.operand(1))) != op.operand(0).rank:
@@ -148,7 +148,7 @@ def _depth_space(op: Op, ctx: Context) -> list[KernelCall]:
 
 
 def _space_batch_problem(op: Op) -> str:
-    return not_const("block shape", op.operand(1)) or not_const("padding or crops", op.operand(2))
+    return const_problem("block shape", op.operand(1)) or const_problem("padding or crops", op.operand(2))
 
 
 def _space_batch(op: Op, ctx: Context) -> list[KernelCall]:
@@ -188,9 +188,9 @@ def _space_batch(op: Op, ctx: Context) -> list[KernelCall]:
 
 
 def _pad_problem(op: Op) -> str:
-    if problem := not_const("padding", op.operand(1)):
+    if problem := const_problem("padding", op.operand(1)):
         return problem
-    if len(op.inputs) > 2 and (problem := not_const("padding value", op.operand(2))):
+    if len(op.inputs) > 2 and (problem := const_problem("padding value", op.operand(2))):
         return problem
     if element_bytes(op.output) > 4:
         return f"{op.output.dtype} is not supported"
@@ -267,7 +267,7 @@ def _mirror_pad(op: Op, ctx: Context) -> list[KernelCall]:
 
 
 def _gather_problem(op: Op) -> str:
-    if problem := not_const("indices", op.operand(1)):
+    if problem := const_problem("indices", op.operand(1)):
         return problem
     if int(op.options.get("batchDims", 0)):
         return "batch dims are not supported"
@@ -289,7 +289,7 @@ def _gather(op: Op, ctx: Context) -> list[KernelCall]:
 
 
 def _resize_problem(op: Op) -> str:
-    problem = int8_io(op) or not_const("size", op.operand(1))
+    problem = int8_io_problem(op) or const_problem("size", op.operand(1))
     if not problem and op.options.get("alignCorners") and op.options.get("halfPixelCenters"):
         problem = "align_corners and half_pixel_centers exclude each other"
     return problem
@@ -345,24 +345,28 @@ def _resize_bilinear(op: Op, ctx: Context) -> list[KernelCall]:
     ]  # fmt: skip
 
 
-RULES: dict[Builtin | str, Rule] = {
-    Builtin.RESHAPE: Rule(_reshape, _nothing),
-    Builtin.SQUEEZE: Rule(_reshape, _nothing),
-    Builtin.EXPAND_DIMS: Rule(_reshape, _nothing),
-    Builtin.TRANSPOSE: Rule(_transpose, lambda op: not_const("permutation", op.operand(1)), Gaps.READ),
-    Builtin.SLICE: Rule(_slice, lambda op: not_const("begin", op.operand(1)), Gaps.BOTH),
-    Builtin.STRIDED_SLICE: Rule(_strided_slice, _strided_slice_problem),
-    Builtin.CONCATENATION: Rule(_concat, _concat_problem, Gaps.BOTH),
-    Builtin.TILE: Rule(_tile, lambda op: not_const("repetitions", op.operand(1))),
-    Builtin.BROADCAST_TO: Rule(_broadcast_to, _nothing),
-    Builtin.DEPTH_TO_SPACE: Rule(_depth_space, _nothing),
-    Builtin.SPACE_TO_DEPTH: Rule(_depth_space, _nothing),
-    Builtin.SPACE_TO_BATCH_ND: Rule(_space_batch, _space_batch_problem),
-    Builtin.BATCH_TO_SPACE_ND: Rule(_space_batch, _space_batch_problem),
-    Builtin.PAD: Rule(_pad, _pad_problem),
-    Builtin.PADV2: Rule(_pad, _pad_problem),
-    Builtin.MIRROR_PAD: Rule(_mirror_pad, lambda op: not_const("padding", op.operand(1))),
-    Builtin.GATHER: Rule(_gather, _gather_problem),
-    Builtin.RESIZE_NEAREST_NEIGHBOR: Rule(_resize_nearest, _resize_problem),
-    Builtin.RESIZE_BILINEAR: Rule(_resize_bilinear, _resize_problem),
+def _permutation_problem(op: Op) -> str:
+    return const_problem("permutation", op.operand(1))
+
+
+RULES: dict[Builtin | str, KernelRule] = {
+    Builtin.RESHAPE: KernelRule(_reshape, _no_problem),
+    Builtin.SQUEEZE: KernelRule(_reshape, _no_problem),
+    Builtin.EXPAND_DIMS: KernelRule(_reshape, _no_problem),
+    Builtin.TRANSPOSE: KernelRule(_transpose, _permutation_problem, Gaps.READ),
+    Builtin.SLICE: KernelRule(_slice, lambda op: const_problem("begin", op.operand(1)), Gaps.BOTH),
+    Builtin.STRIDED_SLICE: KernelRule(_strided_slice, _strided_slice_problem),
+    Builtin.CONCATENATION: KernelRule(_concat, _concat_problem, Gaps.BOTH),
+    Builtin.TILE: KernelRule(_tile, lambda op: const_problem("repetitions", op.operand(1))),
+    Builtin.BROADCAST_TO: KernelRule(_broadcast_to, _no_problem),
+    Builtin.DEPTH_TO_SPACE: KernelRule(_depth_space, _no_problem),
+    Builtin.SPACE_TO_DEPTH: KernelRule(_depth_space, _no_problem),
+    Builtin.SPACE_TO_BATCH_ND: KernelRule(_space_batch, _space_batch_problem),
+    Builtin.BATCH_TO_SPACE_ND: KernelRule(_space_batch, _space_batch_problem),
+    Builtin.PAD: KernelRule(_pad, _pad_problem),
+    Builtin.PADV2: KernelRule(_pad, _pad_problem),
+    Builtin.MIRROR_PAD: KernelRule(_mirror_pad, lambda op: const_problem("padding", op.operand(1))),
+    Builtin.GATHER: KernelRule(_gather, _gather_problem),
+    Builtin.RESIZE_NEAREST_NEIGHBOR: KernelRule(_resize_nearest, _resize_problem),
+    Builtin.RESIZE_BILINEAR: KernelRule(_resize_bilinear, _resize_problem),
 }

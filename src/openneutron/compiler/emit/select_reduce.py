@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from openneutron.compiler.emit.quantized import quantize_multiplier, scale_of, zero_of
 from openneutron.compiler.emit.selection import (
     Context,
-    Rule,
+    KernelRule,
+    const_problem,
     dense_strides,
     element_bytes,
-    int8_io,
-    not_const,
-    not_int8,
+    int8_io_problem,
+    int8_problem,
     product,
     walk,
 )
@@ -45,7 +45,7 @@ def _axes(op: Op) -> Axes:
 
 
 def _problem(op: Op) -> str:
-    problem = int8_io(op) or not_const("axes", op.operand(1))
+    problem = int8_io_problem(op) or const_problem("axes", op.operand(1))
     if not problem and op.operand(0).rank > mc.MAX_RANK:
         problem = f"rank {op.operand(0).rank} is more than {mc.MAX_RANK}"
     return problem
@@ -85,7 +85,7 @@ def _extremum(op: Op, ctx: Context) -> list[KernelCall]:
 
 
 def _arg_max_problem(op: Op) -> str:
-    problem = not_int8(op.operand(0)) or not_const("axis", op.operand(1))
+    problem = int8_problem(op.operand(0)) or const_problem("axis", op.operand(1))
     if not problem and op.output.dtype not in ("int32", "int64"):
         problem = f"its output is {op.output.dtype}"
     return problem
@@ -103,9 +103,9 @@ def _arg_max(op: Op, ctx: Context) -> list[KernelCall]:
     ]  # fmt: skip
 
 
-RULES: dict[Builtin | str, Rule] = {
-    Builtin.MEAN: Rule(_mean, _problem),
-    Builtin.REDUCE_MAX: Rule(_extremum, _extremum_problem),
-    Builtin.REDUCE_MIN: Rule(_extremum, _extremum_problem),
-    Builtin.ARG_MAX: Rule(_arg_max, _arg_max_problem),
+RULES: dict[Builtin | str, KernelRule] = {
+    Builtin.MEAN: KernelRule(_mean, _problem),
+    Builtin.REDUCE_MAX: KernelRule(_extremum, _extremum_problem),
+    Builtin.REDUCE_MIN: KernelRule(_extremum, _extremum_problem),
+    Builtin.ARG_MAX: KernelRule(_arg_max, _arg_max_problem),
 }

@@ -22,7 +22,7 @@ class Context:
 
     ref: RefOf
     pool: ConstPool
-    pitch: Callable[[Tensor], int] = lambda tensor: 0  # see `storage.View`
+    pitch: Callable[[Tensor], int] = lambda tensor: 0  # see `storage.Place`
 
     def place(self, tensor: Tensor) -> Ref:
         """Where a tensor is: a constant goes into the pool."""
@@ -49,7 +49,7 @@ class Gaps(Enum):
 
 
 @dataclass(frozen=True)
-class Rule:
+class KernelRule:
     """How one operator is computed, and what keeps it from being computed: a sentence or an empty string."""
 
     calls: Callable[[Op, Context], list[KernelCall]]
@@ -58,7 +58,7 @@ class Rule:
     in_place: bool = False  # its kernel reads each element before it writes it
 
 
-def not_int8(*tensors: Tensor) -> str:
+def int8_problem(*tensors: Tensor) -> str:
     """The problem of tensors that should be int8 with one scale."""
     for t in tensors:
         if t.dtype != "int8" or t.quant is None or not t.quant.is_per_tensor:
@@ -69,14 +69,14 @@ def not_int8(*tensors: Tensor) -> str:
     return ""
 
 
-def not_const(what: str, tensor: Tensor | None) -> str:
+def const_problem(what: str, tensor: Tensor | None) -> str:
     """The problem of a parameter that should be a constant."""
     return "" if tensor is not None and tensor.is_const else f"its {what} must be a constant"
 
 
-def int8_io(op: Op) -> str:
+def int8_io_problem(op: Op) -> str:
     """The problem of an op whose first input or output is not int8."""
-    return not_int8(op.operand(0), *op.outputs)
+    return int8_problem(op.operand(0), *op.outputs)
 
 
 def dense_strides(shape: Sequence[int], element: int = 1) -> list[int]:

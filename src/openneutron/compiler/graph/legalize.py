@@ -15,7 +15,7 @@ from openneutron.compiler.microcode.format import DepthwiseConv2D, limit_of
 from openneutron.diagnostics import fail
 from openneutron.litert.ir import Builtin, Graph, Op, Quant, Tensor, constant
 from openneutron.litert.reference import run_reference
-from openneutron.litert.rewriter import Rewriter, Rule, drop_dead_ops, rewrite
+from openneutron.litert.rewriter import Rewrite, Rewriter, drop_dead_ops, rewrite
 from openneutron.lower.rules import optimize
 
 
@@ -174,7 +174,7 @@ def _depthwise(g: Rewriter, op: Op) -> bool:
     return True
 
 
-_RULES: dict[Builtin, Rule] = {
+_RULES: dict[Builtin, Rewrite] = {
     Builtin.SQUEEZE: _reshape_like,
     Builtin.EXPAND_DIMS: _reshape_like,
     Builtin.SHAPE: _shape,

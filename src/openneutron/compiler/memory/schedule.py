@@ -15,7 +15,7 @@ from openneutron.compiler.memory.order import Job, Order, choose_order, peak_of,
 from openneutron.compiler.memory.place import Apart, Block, Placement, aligned, place
 from openneutron.compiler.memory.storage import Buffer, Home, Storage, can_share, share_storage
 from openneutron.compiler.microcode.format import Step
-from openneutron.compiler.stripes.cascade import Cascade
+from openneutron.compiler.stripes.cascade import CascadePlan
 from openneutron.compiler.stripes.stripes import rows_of
 from openneutron.litert.ir import Builtin, Graph, Op, Tensor
 
@@ -39,7 +39,7 @@ class Unit:
 
     first: int
     last: int
-    cascade: Cascade | None = None
+    cascade: CascadePlan | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class MemoryPlan:
             else buffer.nbytes
         )
 
-    def steps(self, cascade: Cascade) -> tuple[Step, ...]:
+    def steps(self, cascade: CascadePlan) -> tuple[Step, ...]:
         """In which order a cascade makes its rows: upwards if its output lies above the input it overlaps."""
         if cascade.overlap is not None and cascade.up:
             source, out = (self._offset(t) for t in (cascade.overlap.source, cascade.overlap.output))
@@ -74,7 +74,7 @@ class MemoryPlan:
         return cascade.down
 
     def _offset(self, tensor: Tensor) -> int:
-        return self.offsets[self.schedule.storage.views[tensor].buffer]
+        return self.offsets[self.schedule.storage.places[tensor].buffer]
 
     @property
     def scratch_bytes(self) -> int:
@@ -103,11 +103,11 @@ def with_given_order(graph: Graph, best: Schedule) -> list[Schedule]:
     return [best] if given.steps == best.steps else [best, given]
 
 
-def plan_memory(schedule: Schedule, cascades: Sequence[Cascade] = (), solve: bool = True) -> MemoryPlan:
+def plan_memory(schedule: Schedule, cascades: Sequence[CascadePlan] = (), solve: bool = True) -> MemoryPlan:
     """Give every scratch buffer of the schedule an offset; `cascades` says which steps run as one."""
     storage = schedule.storage
     units = _units(len(schedule.steps), cascades)
-    rows = {storage.views[t].buffer: count for c in cascades for t, count in c.rows.items()}
+    rows = {storage.places[t].buffer: count for c in cascades for t, count in c.rows.items()}
     lives: dict[Buffer, tuple[int, int]] = {}
     for number, unit in enumerate(units):
         for op in schedule.steps[unit.first : unit.last + 1]:
@@ -126,7 +126,7 @@ def plan_memory(schedule: Schedule, cascades: Sequence[Cascade] = (), solve: boo
             size = rows[buffer] * _row_bytes(buffer, storage) if buffer in rows else buffer.nbytes
             blocks.append(Block(aligned(size), first, last))
     apart = {
-        (group[storage.views[o.source].buffer], group[storage.views[o.output].buffer]): Apart(
+        (group[storage.places[o.source].buffer], group[storage.places[o.output].buffer]): Apart(
             -o.below, o.above
         )
         for o in (c.overlap for c in cascades)
@@ -137,7 +137,7 @@ def plan_memory(schedule: Schedule, cascades: Sequence[Cascade] = (), solve: boo
     return MemoryPlan(schedule, units, offsets, rows, lives, placement)
 
 
-def _units(steps: int, cascades: Sequence[Cascade]) -> tuple[Unit, ...]:
+def _units(steps: int, cascades: Sequence[CascadePlan]) -> tuple[Unit, ...]:
     starts = {c.first: c for c in cascades}
     units: list[Unit] = []
     at = 0
@@ -151,7 +151,7 @@ def _units(steps: int, cascades: Sequence[Cascade]) -> tuple[Unit, ...]:
 
 def _row_bytes(buffer: Buffer, storage: Storage) -> int:
     """Bytes of a row of the map that is all there is in a buffer."""
-    return buffer.nbytes // next(rows_of(t) for t, view in storage.views.items() if view.buffer is buffer)
+    return buffer.nbytes // next(rows_of(t) for t, view in storage.places.items() if view.buffer is buffer)
 
 
 def in_place_operands(op: Op) -> list[Tensor]:
@@ -199,9 +199,9 @@ def _makers(graph: Graph, storage: Storage, steps: list[Op]) -> dict[Tensor, fro
 
 def scratch_buffers(op: Op, storage: Storage) -> Iterable[Buffer]:
     """The scratch buffers an operator reads or writes."""
-    tensors = [t for t in (*op.inputs, *op.outputs) if t is not None and t in storage.views]
+    tensors = [t for t in (*op.inputs, *op.outputs) if t is not None and t in storage.places]
     return dict.fromkeys(
-        v.buffer for v in map(storage.views.__getitem__, tensors) if v.buffer.home is Home.SCRATCH
+        v.buffer for v in map(storage.places.__getitem__, tensors) if v.buffer.home is Home.SCRATCH
     )
 
 
@@ -209,7 +209,7 @@ def _reuse(op: Op, storage: Storage, number: dict[Buffer, int]) -> tuple[tuple[i
     """(old, new) buffer pairs of an op that may work in place; only whole scratch buffers qualify."""
     pairs = []
     for t in in_place_operands(op):
-        old, new = storage.views[t].buffer, storage.views[op.output].buffer
+        old, new = storage.places[t].buffer, storage.places[op.output].buffer
         if old.home is not Home.SCRATCH or new.home is not Home.SCRATCH or old is new:
             continue
         if storage.whole(t) and storage.whole(op.output) and old.nbytes == new.nbytes:

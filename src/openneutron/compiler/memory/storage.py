@@ -42,7 +42,7 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class View:
+class Place:
     """Where a tensor lies inside a buffer."""
 
     buffer: Buffer
@@ -54,17 +54,17 @@ class View:
 class Storage:
     """Every activation tensor's view, and the ops that need no kernel: their output is already there."""
 
-    views: dict[Tensor, View]
+    places: dict[Tensor, Place]
     free_ops: frozenset[Op]
 
     @property
     def buffers(self) -> list[Buffer]:
         """Every buffer once, in order of appearance."""
-        return list(dict.fromkeys(view.buffer for view in self.views.values()))
+        return list(dict.fromkeys(view.buffer for view in self.places.values()))
 
     def whole(self, tensor: Tensor) -> bool:
         """Whether the tensor fills its buffer: only such a tensor may be overwritten as a whole."""
-        view = self.views[tensor]
+        view = self.places[tensor]
         return view.offset == 0 and tensor.nbytes == view.buffer.nbytes and not view.pitch
 
 
@@ -97,8 +97,8 @@ def share_storage(graph: Graph, may_share: Callable[[Op], bool] = lambda op: Tru
     for cls in dict.fromkeys(classes.values()):
         number = len(buffers) if cls.home is Home.SCRATCH else cls.number
         buffers[cls] = Buffer(cls.home, number, cls.nbytes, cls.name)
-    views = {t: View(buffers[cls], cls.members[t], cls.pitches.get(t, 0)) for t, cls in classes.items()}
-    return Storage(views, frozenset(free))
+    places = {t: Place(buffers[cls], cls.members[t], cls.pitches.get(t, 0)) for t, cls in classes.items()}
+    return Storage(places, frozenset(free))
 
 
 def can_share(op: Op) -> bool:

@@ -154,13 +154,13 @@ def encode(program: Program) -> bytes:
         channels=max(channels, default=0),
         converter=program.converter.encode()[:31],
     )
-    return seal(pack(header) + body)
+    return with_checksum(pack(header) + body)
 
 
 CRC_OFFSET = 14 * 4
 
 
-def seal(microcode: bytes) -> bytes:
+def with_checksum(microcode: bytes) -> bytes:
     """The same microcode with its checksum set."""
     zeroed = microcode[:CRC_OFFSET] + bytes(4) + microcode[CRC_OFFSET + 4 :]
     return zeroed[:CRC_OFFSET] + struct.pack("<I", zlib.crc32(zeroed)) + zeroed[CRC_OFFSET + 4 :]
@@ -180,7 +180,7 @@ def decode(raw: bytes, where: str = "microcode") -> Program:
     if header.microcode_bytes > len(raw) or header.header_bytes != size:
         fail("ON501", where, f"truncated: {len(raw)} of {header.microcode_bytes} bytes")
     raw = raw[: header.microcode_bytes]
-    if seal(raw) != raw:
+    if with_checksum(raw) != raw:
         fail("ON501", where, "damaged: the checksum does not match")
     try:
         return _decode_body(raw, header)

@@ -45,7 +45,7 @@ class Overlap:
 
 
 @dataclass(frozen=True)
-class Cascade:
+class CascadePlan:
     """Steps `first` to `last` of a schedule as one unit."""
 
     first: int
@@ -151,7 +151,7 @@ def added_cycles(stage: Stage, made: np.ndarray, alone: bool) -> float:
 def overlapping(lives: Lives, wave: Wave, first: int, last: int) -> tuple[Tensor, int] | None:
     """The input whose place the output may take best, and by how much it must lie before it; None if none."""
     out = wave.stages[0].output
-    if not dies_into(lives, out, last):
+    if not starts_own_buffer(lives, out, last):
         return None
     best: tuple[int, Tensor, int] | None = None
     made_here = {stage.output for stage in wave.stages}
@@ -169,9 +169,9 @@ def overlapping(lives: Lives, wave: Wave, first: int, last: int) -> tuple[Tensor
     return None if best is None else best[1:]
 
 
-def dies_into(lives: Lives, out: Tensor, last: int) -> bool:
+def starts_own_buffer(lives: Lives, out: Tensor, last: int) -> bool:
     """Whether the buffer of the last stage's output begins with it and is filled by it."""
-    buffer = lives.storage.views[out].buffer
+    buffer = lives.storage.places[out].buffer
     return (
         buffer.home is Home.SCRATCH
         and lives.storage.whole(out)
@@ -180,7 +180,7 @@ def dies_into(lives: Lives, out: Tensor, last: int) -> bool:
 
 
 def _dies(lives: Lives, source: Tensor, first: int, last: int) -> bool:
-    buffer = lives.storage.views[source].buffer
+    buffer = lives.storage.places[source].buffer
     if buffer.home is not Home.SCRATCH or not lives.storage.whole(source) or source not in lives.rollable:
         return False
     begin, end = lives.lives[buffer]
@@ -189,7 +189,7 @@ def _dies(lives: Lives, source: Tensor, first: int, last: int) -> bool:
 
 def make_cascade(
     lives: Lives, stages: Sequence[Stage], first: int, last: int, height: int, pace: int = 1
-) -> Cascade:
+) -> CascadePlan:
     """The cascade of these stages, steps `first` to `last` of the schedule."""
     wave = _filled(lives, stages, last, Wave(stages[-1], height, pace))
     rows = dict(wave.rows)
@@ -204,7 +204,7 @@ def make_cascade(
         above = source.nbytes - out.nbytes + other.ahead(source)
         overlap = Overlap(source, out, below, above)
         up = other.steps()
-    return Cascade(first, last, height, rows, wave.steps(), up, overlap)
+    return CascadePlan(first, last, height, rows, wave.steps(), up, overlap)
 
 
 def _filled(lives: Lives, stages: Sequence[Stage], last: int, wave: Wave) -> Wave:
@@ -215,4 +215,4 @@ def _filled(lives: Lives, stages: Sequence[Stage], last: int, wave: Wave) -> Wav
 
 def rolls_in(lives: Lives, tensor: Tensor, last: int) -> bool:
     """Whether nothing behind step `last` reads a tensor, so that it need not be whole."""
-    return tensor in lives.rollable and lives.lives[lives.storage.views[tensor].buffer][1] <= last
+    return tensor in lives.rollable and lives.lives[lives.storage.places[tensor].buffer][1] <= last

@@ -27,7 +27,7 @@ from openneutron.compiler.microcode.cost import steps_cycles
 from openneutron.compiler.stripes.cascade import (
     MOST_STAGES,
     MOST_STEPS,
-    Cascade,
+    CascadePlan,
     Wave,
     added_cycles,
     make_cascade,
@@ -47,7 +47,7 @@ MOST_ADDED = 2.0  # the share of cycles that may be added to fit the SRAM at all
 
 
 @dataclass(frozen=True)
-class Run:
+class Segment:
     """Steps `first` to `last` as one unit: `height` rows a stripe, 0 for a single step computed whole."""
 
     first: int
@@ -58,7 +58,7 @@ class Run:
     cycles: float  # added by stripes
 
 
-class Line:
+class StepTimeline:
     """A schedule as a line of steps: who is live when, which steps can be stages."""
 
     def __init__(self, schedule: Schedule, sketches: Mapping[Op, Sketch], streamed: bool):
@@ -74,10 +74,12 @@ class Line:
                 lives[buffer] = (lives.get(buffer, (step, step))[0], step)
         self.lives = lives
         count: dict[Buffer, int] = {}
-        for view in self.storage.views.values():
-            count[view.buffer] = count.get(view.buffer, 0) + 1
+        for place in self.storage.places.values():
+            count[place.buffer] = count.get(place.buffer, 0) + 1
         self.rollable = frozenset(
-            t for t, v in self.storage.views.items() if v.buffer.home is Home.SCRATCH and count[v.buffer] == 1
+            t
+            for t, place in self.storage.places.items()
+            if place.buffer.home is Home.SCRATCH and count[place.buffer] == 1
         )
         tried = len(schedule.steps) * (len(STRIPES) + len(PACES))
         self.longest = min(max(EFFORT // max(tried, 1), SHORTEST), MOST_STAGES)
@@ -96,11 +98,11 @@ class Line:
         total = sum(aligned(b.nbytes) for b in alive) - saved
         return total + self.constants[step]
 
-    def runs(self, budget: float) -> Iterator[Run]:
+    def segments(self, budget: float) -> Iterator[Segment]:
         """Every run worth a look: none that adds more cycles than the budget by itself."""
         most = 0
         for step in range(len(self.schedule.steps)):
-            single = Run(step, step, 0, 1, self.live(step), 0.0)
+            single = Segment(step, step, 0, 1, self.live(step), 0.0)
             most = max(most, single.nbytes)
             yield single
         for last, stage in enumerate(self.stages):
@@ -108,7 +110,7 @@ class Line:
                 for height, pace in _stripes(stage.height):
                     yield from self._ending_at(last, height, pace, most, budget)
 
-    def _ending_at(self, last: int, height: int, pace: int, most: int, budget: float) -> Iterator[Run]:
+    def _ending_at(self, last: int, height: int, pace: int, most: int, budget: float) -> Iterator[Segment]:
         """The runs whose last step is `last`, from the shortest to the longest."""
         sink = self.stages[last]
         assert sink is not None
@@ -128,7 +130,7 @@ class Line:
             ):
                 return
             if first < last:
-                buffer = self.storage.views[stage.output].buffer
+                buffer = self.storage.places[stage.output].buffer
                 if stage.output in whole or read.get(buffer, set()) - {stage.output}:
                     return  # something in the run needs more of this step's buffer than its rows
                 alive += sum(aligned(b.nbytes) for b in self.ending[first])
@@ -142,7 +144,7 @@ class Line:
             else:
                 total = added_cycles(sink, wave.made[0], alone=True)
             for tensor in (*(r.tensor for r in stage.reads), *stage.whole):
-                read.setdefault(self.storage.views[tensor].buffer, set()).add(tensor)
+                read.setdefault(self.storage.places[tensor].buffer, set()).add(tensor)
             whole.update(stage.whole)
             if cycles > budget:
                 return
@@ -154,18 +156,18 @@ class Line:
                 size_in, size_out = aligned(found[0].nbytes), aligned(sink.output.nbytes)
                 need -= size_in + size_out - max(aligned(max(found[1], 0)) + size_in, size_out)
             if need < most:
-                yield Run(first, last, height, pace, need, total)
+                yield Segment(first, last, height, pace, need, total)
 
     def needed(self, plan: MemoryPlan) -> int:
         """The scratch of a plan, and the most constants that are streamed for one of its units."""
         units = (sum(self.constants[unit.first : unit.last + 1]) for unit in plan.units)
         return plan.scratch_bytes + max(units, default=0)
 
-    def cascades(self, runs: Sequence[Run]) -> list[Cascade]:
+    def cascades(self, segments: Sequence[Segment]) -> list[CascadePlan]:
         """The cascades of a way."""
-        return [self._cascade(run) for run in runs if run.height]
+        return [self._cascade(segment) for segment in segments if segment.height]
 
-    def added_cycles(self, cascades: Sequence[Cascade]) -> float:
+    def added_cycles(self, cascades: Sequence[CascadePlan]) -> float:
         """Cycles these cascades add, counted step by step."""
         total = 0.0
         for cascade in cascades:
@@ -175,9 +177,9 @@ class Line:
             total += max(steps_cycles(works, cascade.down), steps_cycles(works, cascade.up)) - whole
         return total
 
-    def _cascade(self, run: Run) -> Cascade:
-        stages = [s for s in self.stages[run.first : run.last + 1] if s is not None]
-        return make_cascade(self, stages, run.first, run.last, run.height, run.pace)
+    def _cascade(self, segment: Segment) -> CascadePlan:
+        stages = [s for s in self.stages[segment.first : segment.last + 1] if s is not None]
+        return make_cascade(self, stages, segment.first, segment.last, segment.height, segment.pace)
 
 
 def _stripes(rows: int) -> list[tuple[int, int]]:
@@ -186,34 +188,37 @@ def _stripes(rows: int) -> list[tuple[int, int]]:
     return [(height, 1) for height in heights] + [(1, pace) for pace in PACES]
 
 
-class Cuts:
-    """All runs of a line, and the cheapest way through them under a limit of bytes."""
+def _in_order(segment: Segment) -> tuple[int, ...]:
+    return segment.last, segment.first, segment.height, segment.pace
 
-    def __init__(self, line: Line, budget: float):
-        self.line = line
-        runs = sorted(line.runs(budget), key=lambda run: (run.last, run.first, run.height, run.pace))
-        self.runs = runs
-        self.sizes = sorted({run.nbytes for run in runs})
 
-    def cheapest(self, limit: float) -> tuple[float, list[Run]] | None:
+class SegmentGraph:
+    """All runs of a timeline, and the cheapest way through them under a limit of bytes."""
+
+    def __init__(self, timeline: StepTimeline, budget: float):
+        self.timeline = timeline
+        self.segments = sorted(timeline.segments(budget), key=_in_order)
+        self.sizes = sorted({segment.nbytes for segment in self.segments})
+
+    def cheapest(self, limit: float) -> tuple[float, list[Segment]] | None:
         """The least added cycles with no run above `limit` bytes, and the runs; None if there is no way."""
-        count = len(self.line.schedule.steps)
-        best: list[tuple[float, Run | None]] = [(math.inf, None)] * (count + 1)
+        count = len(self.timeline.schedule.steps)
+        best: list[tuple[float, Segment | None]] = [(math.inf, None)] * (count + 1)
         best[0] = (0.0, None)
-        for run in self.runs:  # sorted by their last step, so that what comes before a run is settled
-            if run.nbytes <= limit:
-                cost = best[run.first][0] + run.cycles
-                if cost < best[run.last + 1][0]:
-                    best[run.last + 1] = (cost, run)
+        for segment in self.segments:  # sorted by their last step, so that what comes before a run is settled
+            if segment.nbytes <= limit:
+                cost = best[segment.first][0] + segment.cycles
+                if cost < best[segment.last + 1][0]:
+                    best[segment.last + 1] = (cost, segment)
         if math.isinf(best[count][0]):
             return None
-        path: list[Run] = []
+        path: list[Segment] = []
         at = count
         while at:
-            run_here = best[at][1]
-            assert run_here is not None
-            path.append(run_here)
-            at = run_here.first
+            segment_here = best[at][1]
+            assert segment_here is not None
+            path.append(segment_here)
+            at = segment_here.first
         return best[count][0], path[::-1]
 
     def least(self, budget: float) -> int:
@@ -225,9 +230,9 @@ class Cuts:
 
         return bisect_left(self.sizes, True, key=affordable)
 
-    def ways(self, budget: float) -> Iterator[list[Run]]:
+    def ways(self, budget: float) -> Iterator[list[Segment]]:
         """Different ways within the budget, from the fewest live bytes on."""
-        seen: set[tuple[Run, ...]] = set()
+        seen: set[tuple[Segment, ...]] = set()
         for size in self.sizes[self.least(budget) :]:
             way = self.cheapest(size)
             if way is not None and way[0] <= budget and tuple(way[1]) not in seen:
@@ -239,10 +244,10 @@ def smallest_plan(schedules: Sequence[Schedule], target: Target, options: Compil
     """Size mode: the least scratch any of the schedules reaches within the budget of cycles."""
     sketches = {op: sketch(op, target) for op in schedules[0].steps}
     budget = options.cycle_budget * _cycles(sketches)
-    lines = [Line(schedule, sketches, options.fetch_constants_to_sram) for schedule in schedules]
-    plans = [(lines[0], plan_memory(schedules[0]))]
-    for line in lines:
-        plans += [(line, plan) for plan in _smallest(line, budget)]
+    timelines = [StepTimeline(schedule, sketches, options.fetch_constants_to_sram) for schedule in schedules]
+    plans = [(timelines[0], plan_memory(schedules[0]))]
+    for timeline in timelines:
+        plans += [(timeline, plan) for plan in _smallest(timeline, budget)]
     return min(plans, key=lambda pair: pair[0].needed(pair[1]))[1]
 
 
@@ -255,22 +260,22 @@ def fitting_plan(
     fitting: list[tuple[float, MemoryPlan]] = []
     smallest: list[MemoryPlan] = []
     for schedule in schedules:
-        line = Line(schedule, sketches, options.fetch_constants_to_sram)
-        cuts = Cuts(line, budget)
+        timeline = StepTimeline(schedule, sketches, options.fetch_constants_to_sram)
+        graph = SegmentGraph(timeline, budget)
         aim = limit
         for _ in range(TRIALS):  # what is placed may need more than what is live
-            way = cuts.cheapest(aim)
+            way = graph.cheapest(aim)
             if way is None:
                 break
-            cascades = line.cascades(way[1])
+            cascades = timeline.cascades(way[1])
             plan = plan_memory(schedule, cascades)
             smallest.append(plan)
             if plan.scratch_bytes <= limit:
-                fitting.append((line.added_cycles(cascades), plan))
+                fitting.append((timeline.added_cycles(cascades), plan))
                 break
             aim -= plan.scratch_bytes - limit
         if not fitting:
-            smallest += _smallest(line, budget)
+            smallest += _smallest(timeline, budget)
     if fitting:
         return min(fitting, key=lambda item: item[0])[1]
     return min(smallest, key=lambda plan: plan.scratch_bytes)
@@ -280,15 +285,15 @@ def _cycles(sketches: Mapping[Op, Sketch]) -> int:
     return sum(s.cycles for s in sketches.values())
 
 
-def _smallest(line: Line, budget: float) -> list[MemoryPlan]:
-    """Plans of a line within the budget: from the fewest live bytes on, until placing can win no more."""
+def _smallest(timeline: StepTimeline, budget: float) -> list[MemoryPlan]:
+    """Plans of a timeline within the budget: from the fewest live bytes on, until placing can win no more."""
     plans: list[MemoryPlan] = []
     least = math.inf
-    for way in Cuts(line, budget).ways(budget):
-        if len(plans) == TRIALS or max(run.nbytes for run in way) >= least:
+    for way in SegmentGraph(timeline, budget).ways(budget):
+        if len(plans) == TRIALS or max(segment.nbytes for segment in way) >= least:
             break
-        cascades = line.cascades(way)
-        if line.added_cycles(cascades) <= budget:
-            plans.append(plan_memory(line.schedule, cascades))
-            least = min(least, line.needed(plans[-1]))
+        cascades = timeline.cascades(way)
+        if timeline.added_cycles(cascades) <= budget:
+            plans.append(plan_memory(timeline.schedule, cascades))
+            least = min(least, timeline.needed(plans[-1]))
     return plans
