@@ -12,7 +12,11 @@
 #define NEUTRON_MAX_STAGES 128u
 #define NEUTRON_ALIGNMENT 16u
 #define NEUTRON_CRC_OFFSET 56u
-#define NEUTRON_KERNEL_KINDS 27u
+#define NEUTRON_KERNEL_KINDS 28u
+#define NEUTRON_ISLAND_OPERANDS 6u
+#define NEUTRON_ISLAND_REGISTERS 8u
+#define NEUTRON_ISLAND_CODE 64u
+#define NEUTRON_ISLAND_ELEMENTS 16777216u
 
 #define NEUTRON_TARGET_IMXRT700 1u
 
@@ -46,6 +50,7 @@ typedef enum NeutronKernelKind {
     NEUTRON_KERNEL_ARG_MAX = 24,
     NEUTRON_KERNEL_CASCADE = 25,
     NEUTRON_KERNEL_CONV_2D_PLANAR = 26,
+    NEUTRON_KERNEL_ISLAND = 27,
 } NeutronKernelKind;
 #endif
 
@@ -78,6 +83,58 @@ typedef enum NeutronForm {
     NEUTRON_FORM_ROWS = 4,
     NEUTRON_FORM_PRODUCT = 5,
 } NeutronForm;
+
+/* What an instruction of an island does to its registers; a comparison gives 1 or 0. */
+typedef enum NeutronIslandOp {
+    NEUTRON_OP_LOAD = 0,
+    NEUTRON_OP_CONSTANT = 1,
+    NEUTRON_OP_ADD = 2,
+    NEUTRON_OP_SUB = 3,
+    NEUTRON_OP_MUL = 4,
+    NEUTRON_OP_DIV = 5,
+    NEUTRON_OP_MAXIMUM = 6,
+    NEUTRON_OP_MINIMUM = 7,
+    NEUTRON_OP_SQUARED_DIFFERENCE = 8,
+    NEUTRON_OP_SQUARE = 9,
+    NEUTRON_OP_SQRT = 10,
+    NEUTRON_OP_RSQRT = 11,
+    NEUTRON_OP_ABS = 12,
+    NEUTRON_OP_NEG = 13,
+    NEUTRON_OP_FLOOR = 14,
+    NEUTRON_OP_SIGN = 15,
+    NEUTRON_OP_LESS = 16,
+    NEUTRON_OP_LESS_EQUAL = 17,
+    NEUTRON_OP_EQUAL = 18,
+    NEUTRON_OP_NOT_EQUAL = 19,
+    NEUTRON_OP_AND = 20,
+    NEUTRON_OP_OR = 21,
+    NEUTRON_OP_NOT = 22,
+    NEUTRON_OP_SELECT = 23,
+} NeutronIslandOp;
+
+/* What an island does over its reduced dims. */
+typedef enum NeutronReduction {
+    NEUTRON_REDUCE_NONE = 0,
+    NEUTRON_REDUCE_SUM = 1,
+    NEUTRON_REDUCE_MAXIMUM = 2,
+    NEUTRON_REDUCE_MINIMUM = 3,
+    NEUTRON_REDUCE_MAXIMUM_OF_ALL = 4,
+    NEUTRON_REDUCE_MINIMUM_OF_ALL = 5,
+} NeutronReduction;
+
+/* How an operand of an island is read. */
+typedef enum NeutronOperandForm {
+    NEUTRON_OPERAND_FLOAT = 0,
+    NEUTRON_OPERAND_INT8 = 1,
+    NEUTRON_OPERAND_TABLE = 2,
+} NeutronOperandForm;
+
+/* How the result of an island is written. */
+typedef enum NeutronResultForm {
+    NEUTRON_RESULT_FLOAT = 0,
+    NEUTRON_RESULT_INT8 = 1,
+    NEUTRON_RESULT_STEPS = 2,
+} NeutronResultForm;
 
 /* An address: byte `offset` in a region (`index` tells inputs, and outputs, apart).
  *
@@ -208,6 +265,33 @@ typedef struct {
     uint16_t reserved;
 } NeutronStep;
 static_assert(sizeof(NeutronStep) == 8u, "layout of NeutronStep");
+
+/* A tensor an island reads, element by element, broadcast where a stride is 0; strides in bytes. */
+typedef struct {
+    NeutronRef ref;
+    NeutronRef table;
+    uint32_t form;
+    float scale;
+    int32_t zero;
+    int32_t strides[6];
+} NeutronOperand;
+static_assert(sizeof(NeutronOperand) == 52u, "layout of NeutronOperand");
+
+static inline int NeutronOperand_in_range(const NeutronOperand *p) {
+    return p->form <= 2u &&
+           p->zero >= -128 &&
+           p->zero <= 127;
+}
+
+/* registers[to] = op(registers[a], registers[b]). */
+typedef struct {
+    uint8_t op;
+    uint8_t to;
+    uint8_t a;
+    uint8_t b;
+    float value;
+} NeutronInstruction;
+static_assert(sizeof(NeutronInstruction) == 8u, "layout of NeutronInstruction");
 
 /* A program input or output: dense, `bytes` long. */
 typedef struct {
@@ -1059,6 +1143,63 @@ static inline int NeutronConv2DPlanarParams_in_range(const NeutronConv2DPlanarPa
            (uint64_t)p->window.kernel_h * p->window.kernel_w * p->window.in_c <= NEUTRON_CONV_2D_PLANAR_PATCH_BYTES;
 }
 
+/* A float32 expression of up to six tensors, element by element, as `code` says on eight registers.
+ *
+ * The result is the register the last instruction writes. With a reduction, the innermost `reduced` dims are
+ * reduced one after the other in order, a sum is divided by `divisor`, and the output has no strides there.
+ */
+typedef struct {
+    NeutronRef output;
+    uint32_t dims[6];
+    int32_t output_strides[6];
+    uint32_t reduction;
+    uint32_t reduced;
+    float divisor;
+    uint32_t result;
+    float scale;
+    int32_t zero;
+    NeutronRef steps;
+    NeutronOperand a;
+    NeutronOperand b;
+    NeutronOperand c;
+    NeutronOperand d;
+    NeutronOperand e;
+    NeutronOperand f;
+    uint32_t operands;
+    uint32_t count;
+} NeutronIslandParams;
+static_assert(sizeof(NeutronIslandParams) == 408u, "layout of NeutronIslandParams");
+
+static inline int NeutronIslandParams_in_range(const NeutronIslandParams *p) {
+    return p->dims[0] >= 1u &&
+           p->dims[0] <= 16777215u &&
+           p->dims[1] >= 1u &&
+           p->dims[1] <= 16777215u &&
+           p->dims[2] >= 1u &&
+           p->dims[2] <= 16777215u &&
+           p->dims[3] >= 1u &&
+           p->dims[3] <= 16777215u &&
+           p->dims[4] >= 1u &&
+           p->dims[4] <= 16777215u &&
+           p->dims[5] >= 1u &&
+           p->dims[5] <= 16777215u &&
+           p->reduction <= 5u &&
+           p->reduced <= 6u &&
+           p->result <= 2u &&
+           p->zero >= -128 &&
+           p->zero <= 127 &&
+           NeutronOperand_in_range(&p->a) &&
+           NeutronOperand_in_range(&p->b) &&
+           NeutronOperand_in_range(&p->c) &&
+           NeutronOperand_in_range(&p->d) &&
+           NeutronOperand_in_range(&p->e) &&
+           NeutronOperand_in_range(&p->f) &&
+           p->operands >= 1u &&
+           p->operands <= 6u &&
+           p->count >= 1u &&
+           p->count <= 64u;
+}
+
 /* Per kernel: X(KIND, function, parameter struct, form). */
 #define NEUTRON_FOR_EACH_KERNEL(X) \
     X(WAIT, neutron_wait, NeutronWaitParams, WHOLE) \
@@ -1087,6 +1228,7 @@ static inline int NeutronConv2DPlanarParams_in_range(const NeutronConv2DPlanarPa
     X(DEQUANTIZE, neutron_dequantize, NeutronDequantizeParams, WHOLE) \
     X(ARG_MAX, neutron_arg_max, NeutronArgMaxParams, WHOLE) \
     X(CASCADE, neutron_cascade, NeutronCascadeParams, WHOLE) \
-    X(CONV_2D_PLANAR, neutron_conv_2d_planar, NeutronConv2DPlanarParams, WINDOW)
+    X(CONV_2D_PLANAR, neutron_conv_2d_planar, NeutronConv2DPlanarParams, WINDOW) \
+    X(ISLAND, neutron_island, NeutronIslandParams, WHOLE)
 
 #endif

@@ -75,8 +75,11 @@ const uint8_t neutron_forms[NEUTRON_KERNEL_KINDS] = {
 };
 
 static bool is_record(uint32_t kind, uint32_t size) {
-    if (kind != NEUTRON_KERNEL_CASCADE) return size == neutron_record_bytes[kind];
-    return size >= neutron_record_bytes[kind] && (size - neutron_record_bytes[kind]) % sizeof(NeutronStep) == 0;
+    uint32_t item = kind == NEUTRON_KERNEL_CASCADE ? (uint32_t)sizeof(NeutronStep)
+                    : kind == NEUTRON_KERNEL_ISLAND ? (uint32_t)sizeof(NeutronInstruction)
+                                                    : 0u;
+    if (item == 0) return size == neutron_record_bytes[kind];
+    return size >= neutron_record_bytes[kind] && (size - neutron_record_bytes[kind]) % item == 0;
 }
 
 /* How many records a call, which has been checked, consists of: a cascade has its stages behind it. */

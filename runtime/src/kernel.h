@@ -59,7 +59,8 @@ static inline uint32_t neutron_element_bytes(uint32_t dtype) {
     }
 }
 
-/* Bytes of a kernel's record, the first word included; of a CASCADE without its steps. */
+/* Bytes of a kernel's record, the first word included; of a CASCADE without its steps, of an ISLAND
+ * without its code. */
 extern const uint16_t neutron_record_bytes[NEUTRON_KERNEL_KINDS];
 
 /* A kernel's form, a NeutronForm: how its parameters begin, and so how a call of it is narrowed to a part. */

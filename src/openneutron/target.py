@@ -35,6 +35,9 @@ class CostModel:
         "cycles per tile of `pipes` outputs", f"{_ASSUMED}one accumulator is rescaled and written each cycle"
     )
     sram_bytes_per_cycle: float = _parameter("bytes per cycle", f"{_FITTED}: reading and writing together")
+    island_cycles: float = _parameter(
+        "cycles per instruction and element", f"{_ASSUMED}two loads, a float operation and a store"
+    )
     copy_setup_cycles: int = _parameter("cycles per callback", f"{_ASSUMED}starting or awaiting a copy")
     flash_bytes_per_second: int = _parameter("bytes per second", "data sheet: xSPI, 16 lanes at 250 MHz DDR")
     cpu_frequency_hz: int = _parameter("Hz", "the Cortex-M33's clock, as in NXP's logs")
@@ -124,6 +127,7 @@ TARGETS: dict[str, Target] = {
             step_cycles=250,
             drain_cycles=8,
             sram_bytes_per_cycle=3,
+            island_cycles=4,
             copy_setup_cycles=500,
             flash_bytes_per_second=1_000_000_000,
             cpu_frequency_hz=324_000_000,

@@ -8,12 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
+from openneutron.compiler.compile import compile_graph
 from openneutron.compiler.emit.constants import ConstPool
 from openneutron.compiler.emit.select import select
 from openneutron.compiler.graph.fuse_conv import PLANAR
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.format import Program, Ref, Region, descriptor, encode
 from openneutron.litert.ir import Builtin, Op
+from openneutron.options import CompileOptions
+from openneutron.target import find_target
+from tests.compiler.test_islands import random_island
 from tests.kernels import test_conv, test_elementwise, test_move, test_reduce
 from tests.kernels.harness import Maker, program_of
 
@@ -86,6 +90,13 @@ def cascade_program(striped: bool = True) -> tuple[bytes, bytes]:
     return encode(program), raw
 
 
+def island_program(seed: int) -> tuple[bytes, bytes]:
+    """A random float expression with reductions, some with a function behind it."""
+    rng = np.random.default_rng(seed)
+    compiled = compile_graph(random_island(rng), find_target("imxrt700"), CompileOptions())
+    return compiled.microcode, compiled.weights
+
+
 def programs(per_case: int = 4) -> list[tuple[bytes, bytes]]:
     """(microcode, weights) pairs, one op each."""
     make = Maker(np.random.default_rng(0))
@@ -94,7 +105,7 @@ def programs(per_case: int = 4) -> list[tuple[bytes, bytes]]:
         for _ in range(per_case):
             program, weights, _, _ = program_of([case(make)])
             result.append((encode(program), weights))
-    return result
+    return result + [island_program(seed) for seed in range(4 * per_case)]
 
 
 def write_corpus(path: Path) -> Path:

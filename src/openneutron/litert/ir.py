@@ -23,6 +23,7 @@ class Trait(Flag):
 
     UNARY = auto()  # a function of each element of its operand alone
     BINARY = auto()  # a function of the elements of two operands, which broadcast
+    TERNARY = auto()  # the same of three
     ROWWISE = auto()  # a function of each run of the last axis; the shape stays
     REDUCES = auto()  # takes elements together, along the axes that its second operand names
     KEEPS_QUANT = auto()  # every value that comes out went in: the (first) operand's quantization stays
@@ -58,6 +59,7 @@ class Builtin(IntEnum):
     DEPTHWISE_CONV_2D = 4, Trait.SPATIAL | Trait.CLAMPS
     DEPTH_TO_SPACE = 5, Trait.SPATIAL | Trait.KEEPS_QUANT
     DEQUANTIZE = 6, Trait.UNARY
+    FLOOR = 8, Trait.UNARY
     FULLY_CONNECTED = 9, Trait.CLAMPS
     L2_NORMALIZATION = 11, Trait.ROWWISE
     LOGISTIC = 14, Trait.UNARY
@@ -90,13 +92,19 @@ class Builtin(IntEnum):
     MAXIMUM = 55, Trait.BINARY
     ARG_MAX = 56
     MINIMUM = 57, Trait.BINARY
+    LESS = 58, Trait.BINARY
     NEG = 59, Trait.UNARY
     PADV2 = 60, Trait.PADS | Trait.PER_DIMENSION
+    GREATER = 61, Trait.BINARY
+    GREATER_EQUAL = 62, Trait.BINARY
+    LESS_EQUAL = 63, Trait.BINARY
     SLICE = 65, Trait.PER_DIMENSION | Trait.KEEPS_QUANT
     SIN = 66, Trait.UNARY
     TRANSPOSE_CONV = 67, Trait.SPATIAL
     TILE = 69, Trait.PER_DIMENSION | Trait.KEEPS_QUANT
     EXPAND_DIMS = 70, Trait.RENAMES | Trait.KEEPS_QUANT
+    EQUAL = 71, Trait.BINARY
+    NOT_EQUAL = 72, Trait.BINARY
     LOG = 73, Trait.UNARY
     SUM = 74, Trait.REDUCES
     SQRT = 75, Trait.UNARY
@@ -105,6 +113,9 @@ class Builtin(IntEnum):
     POW = 78, Trait.BINARY
     REDUCE_MAX = 82, Trait.REDUCES
     PACK = 83, Trait.KEEPS_QUANT
+    LOGICAL_OR = 84, Trait.BINARY
+    LOGICAL_AND = 86, Trait.BINARY
+    LOGICAL_NOT = 87, Trait.UNARY
     UNPACK = 88, Trait.KEEPS_QUANT
     REDUCE_MIN = 89, Trait.REDUCES
     SQUARE = 92, Trait.UNARY
@@ -118,6 +129,7 @@ class Builtin(IntEnum):
     ELU = 111, Trait.UNARY
     QUANTIZE = 114, Trait.UNARY
     HARD_SWISH = 117, Trait.UNARY
+    SELECT_V2 = 123, Trait.TERNARY
     BATCH_MATMUL = 126
     BROADCAST_TO = 130, Trait.PER_DIMENSION | Trait.KEEPS_QUANT
     GELU = 150, Trait.UNARY

@@ -42,11 +42,13 @@ def island(body: Island) -> Lower:
     return lower
 
 
-def apply(b: Builder, kind: Builtin, *operands: Tensor | float, **options: Any) -> Tensor:
+def apply(
+    b: Builder, kind: Builtin, *operands: Tensor | float, result: str = "float32", **options: Any
+) -> Tensor:
     """A float elementwise op inside an island; numbers become constants."""
     tensors = [b.const(np.float32(o).reshape(1)) if not isinstance(o, Tensor) else o for o in operands]
     shape = np.broadcast_shapes(*(t.shape for t in tensors))
-    return b.op(kind, list(tensors), shape, None, dtype="float32", options=options)
+    return b.op(kind, list(tensors), shape, None, dtype=result, options=options)
 
 
 def quant_of(call: Call) -> Quant:

@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from openneutron.compiler.emit import select_conv, select_elementwise, select_move, select_reduce
+from openneutron.compiler.emit import (
+    select_conv,
+    select_elementwise,
+    select_island,
+    select_move,
+    select_reduce,
+)
 from openneutron.compiler.emit.constants import ConstPool
 from openneutron.compiler.emit.selection import Context, KernelRule, RefOf
 from openneutron.compiler.graph.legalize import legalize
@@ -20,6 +26,7 @@ from openneutron.litert.ir import Builtin, Graph, Op, Tensor
 RULES: dict[Builtin | str, KernelRule] = {
     **select_conv.RULES,
     **select_elementwise.RULES,
+    **select_island.RULES,
     **select_move.RULES,
     **select_reduce.RULES,
 }

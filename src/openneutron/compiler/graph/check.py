@@ -91,6 +91,10 @@ def _broadcast(op: Op) -> list[Shape]:
     return [np.broadcast_shapes(op.operand(0).shape, op.operand(1).shape)]
 
 
+def _select(op: Op) -> list[Shape]:
+    return [np.broadcast_shapes(*(op.operand(i).shape for i in range(3)))]
+
+
 def _same_elements(op: Op) -> list[Shape]:
     assert op.operand(0).elements == op.output.elements, "the number of elements changes"
     return [op.output.shape]
@@ -331,6 +335,7 @@ def _shape(op: Op) -> list[Shape]:
 SHAPE_RULES: dict[Builtin, Callable[[Op], list[Shape]]] = {
     **dict.fromkeys(kinds(Trait.UNARY | Trait.ROWWISE), _same),
     **dict.fromkeys(kinds(Trait.BINARY), _broadcast),
+    **dict.fromkeys(kinds(Trait.TERNARY), _select),
     **dict.fromkeys(kinds(Trait.RENAMES), _same_elements),
     **dict.fromkeys((Builtin.AVERAGE_POOL_2D, Builtin.MAX_POOL_2D), _pool),
     **dict.fromkeys(kinds(Trait.REDUCES), _reduce),

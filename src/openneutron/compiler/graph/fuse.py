@@ -16,6 +16,7 @@ from openneutron.compiler.graph.fuse_conv import (
     read_planes,
     widen_depthwise_of_one,
 )
+from openneutron.compiler.graph.islands import form_islands
 from openneutron.compiler.graph.tables import (
     IDENTITY,
     TABLE,
@@ -126,6 +127,7 @@ def separate_outputs(graph: Graph) -> Graph:
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     merge_tables,  # first: the passes below look at tables, not at thirty operators
+    form_islands,  # what is left of float operators
     fuse_activations,
     widen_depthwise_of_one,
     join_group_convolutions,

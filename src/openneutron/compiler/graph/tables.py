@@ -29,9 +29,15 @@ def is_byte(tensor: Tensor) -> bool:
     return tensor.dtype in _BYTES and (tensor.quant is None or tensor.quant.is_per_tensor)
 
 
+def arity(kind: Builtin) -> int:
+    """How many operands an element-wise operator has; 0 for any other."""
+    traits = (Trait.UNARY, Trait.BINARY, Trait.TERNARY)
+    return next((count for count, trait in enumerate(traits, 1) if kind.has(trait)), 0)
+
+
 def elementwise_operands(op: Op) -> list[Tensor]:
     """The tensors an op is an element-wise function of, constant numbers aside; none if it is no such op."""
-    count = 1 if op.kind.has(Trait.UNARY) else 2 if op.kind.has(Trait.BINARY) else 0
+    count = arity(op.kind)
     if not count or len(op.inputs) != count:
         return []
     present = [t for t in op.inputs if t is not None]
@@ -76,8 +82,15 @@ def byte_regions(graph: Graph) -> dict[Tensor, Region]:
 
 def table_of(region: Region) -> np.ndarray | None:
     """The table of a region from byte to byte, indexed by the value's bits; None if the oracle refuses."""
+    assert is_byte(region.ops[-1].output)
+    values = values_of(region)
+    return None if values is None else values.view(np.uint8)
+
+
+def values_of(region: Region) -> np.ndarray | None:
+    """What a region yields for each byte, in the type of its result; None if the oracle refuses."""
     source = region.source
-    assert is_byte(source) and is_byte(region.ops[-1].output)
+    assert is_byte(source)
     start = Tensor("x", (256,), source.dtype, source.quant)
     standing = {source: start}
     ops: list[Op] = []
@@ -91,7 +104,7 @@ def table_of(region: Region) -> np.ndarray | None:
         (values,) = run_reference(graph, [IDENTITY.view(source.dtype)])
     except (RuntimeError, ValueError):  # not a type the reference kernels take: no table, the op stays
         return None
-    return values.view(np.uint8)
+    return values
 
 
 def _scalar(tensor: Tensor, number: int) -> Tensor:

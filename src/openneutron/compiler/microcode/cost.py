@@ -72,7 +72,7 @@ def cost_of(call: mc.KernelCall, target: Target) -> Cost:
     if isinstance(call, mc.Cascade):
         return Cost(0, 0, 0, Bound.OVERHEAD)  # by itself; with its stages, see `cascade_cost`
     work, moved = call.work(_Pipes(target)), call.moved()
-    compute = int(work.passes + work.tiles * model.drain_cycles)
+    compute = int(work.passes + work.tiles * model.drain_cycles + work.instructions * model.island_cycles)
     memory = int(moved / model.sram_bytes_per_cycle)
     longer = max(compute, memory)
     bound = Bound.OVERHEAD if longer < model.call_cycles else Bound.MAC if compute >= memory else Bound.SRAM

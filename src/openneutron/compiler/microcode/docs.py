@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from enum import IntEnum
 
 from openneutron.compiler.microcode import format as mc
 
@@ -24,6 +25,13 @@ A call is one word, `kernel | size << 16` (the size in bytes, this word included
 kernel. The stages of a CASCADE are the calls behind it, and are counted like all others.
 `openneutron disasm FILE.pte` prints a microcode as text.
 """
+
+_ISLAND_ENUMS: tuple[tuple[str, type[IntEnum]], ...] = (
+    ("Instructions of an island", mc.IslandOp),
+    ("Its reductions", mc.Reduction),
+    ("Its operands' forms", mc.OperandForm),
+    ("Its result's forms", mc.ResultForm),
+)
 
 
 def _table(cls: type) -> Iterator[str]:
@@ -57,10 +65,22 @@ def docs_text() -> str:
     """The whole page."""
     lines = [_INTRODUCTION, f"Format version {mc.FORMAT_VERSION}, magic `0x{mc.MAGIC:08X}`.", ""]
     lines += ["## Parts", ""]
-    for cls in (mc.Header, mc.Descriptor, mc.Ref, mc.View, mc.Window, mc.Broadcast, mc.Step):
+    for cls in (
+        mc.Header,
+        mc.Descriptor,
+        mc.Ref,
+        mc.View,
+        mc.Window,
+        mc.Broadcast,
+        mc.Step,
+        mc.Operand,
+        mc.Instruction,
+    ):
         lines += _section(cls.__name__, cls)
     lines += ["Regions: " + ", ".join(f"{r.name} {int(r)}" for r in mc.Region) + "."]
     lines += ["Element types: " + ", ".join(f"{d.name} {int(d)}" for d in mc.DType) + ".", ""]
+    for title, enum in _ISLAND_ENUMS:
+        lines += [f"{title}: " + ", ".join(f"{m.name} {int(m)}" for m in enum) + ".", ""]
     lines += ["## Kernels", ""]
     for kernel in mc.Kernel:
         record = mc.PARAMS[kernel]

@@ -22,12 +22,13 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Annotated
+from typing import Annotated, Any
 
+from openneutron.compiler.microcode.expression import *  # noqa: F403
 from openneutron.compiler.microcode.forms import *  # noqa: F403  (this module is the format, all of it)
 from openneutron.compiler.microcode.forms import Params, dims_text
 from openneutron.compiler.microcode.kernels import *  # noqa: F403
-from openneutron.compiler.microcode.kernels import PARAMS, Cascade, Kernel, Prefetch, Step, Wait
+from openneutron.compiler.microcode.kernels import PARAMS, Cascade, Kernel, Prefetch, Wait
 from openneutron.compiler.microcode.records import *  # noqa: F403
 from openneutron.compiler.microcode.records import (
     U32,
@@ -242,11 +243,13 @@ def disassemble(program: Program) -> list[str]:
         stages = max(0, stages - 1)
         if isinstance(call, Cascade):
             stages = call.stages
-            lines += [f"      ; {' '.join(map(str, row))}" for row in _rows(call.steps, 10)]
+        if (tail := tail_of(type(call))) is not None:
+            items = getattr(call, tail[0])
+            lines += [f"      ; {' '.join(map(str, row))}" for row in _rows(items, 10)]
     return lines
 
 
-def _rows(items: Sequence[Step], count: int) -> list[Sequence[Step]]:
+def _rows(items: Sequence[Any], count: int) -> list[Sequence[Any]]:
     return [items[i : i + count] for i in range(0, len(items), count)]
 
 

@@ -157,11 +157,15 @@ class Array(Protocol):
 
 @dataclass(frozen=True)
 class Work:
-    """Multiply-accumulates, the passes of the array they take, and the tiles of outputs they make."""
+    """Multiply-accumulates, the passes of the array they take, and the tiles of outputs they make.
+
+    `instructions` are those of islands, for all elements, which the array has no part in.
+    """
 
     macs: int = 0
     passes: int = 0
     tiles: int = 0
+    instructions: int = 0
 
 
 def matrix_work(rows: int, depth: int, columns: int, array: Array) -> Work:

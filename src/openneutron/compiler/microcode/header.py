@@ -5,12 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
 from pathlib import Path
 
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.docs import DOCS_FILE, docs_text
 
 HEADER_FILE = "runtime/generated/neutron_microcode.h"
+_ISLAND_ENUMS: tuple[tuple[type[IntEnum], str], ...] = (
+    (mc.IslandOp, "OP"),
+    (mc.Reduction, "REDUCE"),
+    (mc.OperandForm, "OPERAND"),
+    (mc.ResultForm, "RESULT"),
+)
 
 
 def struct_name(cls: type) -> str:
@@ -114,6 +121,10 @@ def header_text() -> str:
         f"#define NEUTRON_ALIGNMENT {mc.ALIGNMENT}u",
         f"#define NEUTRON_CRC_OFFSET {mc.CRC_OFFSET}u",
         f"#define NEUTRON_KERNEL_KINDS {len(mc.Kernel)}u",
+        f"#define NEUTRON_ISLAND_OPERANDS {mc.ISLAND_OPERANDS}u",
+        f"#define NEUTRON_ISLAND_REGISTERS {mc.ISLAND_REGISTERS}u",
+        f"#define NEUTRON_ISLAND_CODE {mc.ISLAND_CODE}u",
+        f"#define NEUTRON_ISLAND_ELEMENTS {mc.ISLAND_ELEMENTS}u",
         "",
     ]
     lines += [f"#define NEUTRON_TARGET_{n.upper()} {i}u" for n, i in mc.TARGET_IDS.items()] + [""]
@@ -125,7 +136,12 @@ def header_text() -> str:
     lines += _enum("NeutronRegion", "NEUTRON_REGION_", regions, "Where a NeutronRef points.")
     lines += _enum("NeutronDType", "NEUTRON_DTYPE_", [(d.name, int(d)) for d in mc.DType], "Element types.")
     lines += _enum("NeutronForm", "NEUTRON_FORM_", [(f.name, int(f)) for f in mc.Form], "Forms of records.")
-    shared = (mc.Ref, mc.View, mc.Window, mc.Broadcast, mc.Step, mc.Descriptor, mc.Header, *mc.FORM_LAYOUTS)
+    for enum, prefix in _ISLAND_ENUMS:
+        members = [(m.name, int(m)) for m in enum]
+        doc = (enum.__doc__ or "").strip().splitlines()[0]
+        lines += _enum(f"Neutron{enum.__name__}", f"NEUTRON_{prefix}_", members, doc)
+    parts = (mc.Ref, mc.View, mc.Window, mc.Broadcast, mc.Step, mc.Operand, mc.Instruction)
+    shared = (*parts, mc.Descriptor, mc.Header, *mc.FORM_LAYOUTS)
     for cls in (*shared, *(mc.PARAMS[k] for k in mc.Kernel)):
         lines += _struct(cls)
         lines += _in_range(cls)

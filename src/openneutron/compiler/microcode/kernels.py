@@ -15,6 +15,15 @@ from enum import IntEnum
 from math import prod
 from typing import Annotated
 
+from openneutron.compiler.microcode.expression import (
+    ISLAND_CODE,
+    ISLAND_OPERANDS,
+    Instruction,
+    IslandOp,
+    Operand,
+    Reduction,
+    ResultForm,
+)
 from openneutron.compiler.microcode.forms import (
     Array,
     Params,
@@ -32,6 +41,7 @@ from openneutron.compiler.microcode.records import (
     F32,
     I32,
     MAX_DIM,
+    MAX_RANK,
     U16,
     U32,
     Count,
@@ -81,6 +91,7 @@ class Kernel(IntEnum):
     ARG_MAX = 24
     CASCADE = 25
     CONV_2D_PLANAR = 26
+    ISLAND = 27
 
 
 # --- kernels that move data -----------------------------------------------------------------------
@@ -545,6 +556,51 @@ class Dequantize(Params):
 
     def written(self) -> int:
         return 4 * self.count
+
+
+# --- float32 expressions of int8 tensors -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Island(Params):
+    """A float32 expression of up to six tensors, element by element, as `code` says on eight registers.
+
+    The result is the register the last instruction writes. With a reduction, the innermost `reduced` dims are
+    reduced one after the other in order, a sum is divided by `divisor`, and the output has no strides there.
+    """
+
+    kernel = Kernel.ISLAND
+    output: Ref
+    dims: Dims
+    output_strides: Strides
+    reduction: Annotated[U32, Range(0, max(Reduction))]
+    reduced: Annotated[U32, Range(0, MAX_RANK)]
+    divisor: F32
+    result: Annotated[U32, Range(0, max(ResultForm))]
+    scale: F32
+    zero: Int8
+    steps: Ref
+    a: Operand
+    b: Operand
+    c: Operand
+    d: Operand
+    e: Operand
+    f: Operand
+    operands: Annotated[U32, Range(1, ISLAND_OPERANDS)]
+    count: Annotated[U32, Range(1, ISLAND_CODE)]
+    code: Annotated[tuple[Instruction, ...], Tail(Instruction)]
+
+    def work(self, array: Array) -> Work:
+        slow = {IslandOp.DIV: 4, IslandOp.SQRT: 4, IslandOp.RSQRT: 8}  # as many sums
+        instructions = 1 + sum(slow.get(IslandOp(code.op), 1) for code in self.code)  # one for the result
+        return Work(instructions=prod(self.dims) * instructions)
+
+    def moved(self) -> int:
+        return prod(self.dims) * (self.operands + 1)
+
+    def written(self) -> int:
+        kept = (*self.dims[: MAX_RANK - self.reduced], *[1] * self.reduced)
+        return span(kept, self.output_strides, 4 if self.result == ResultForm.FLOAT else 1)
 
 
 # --- several calls as one, in stripes of rows -------------------------------------------------------

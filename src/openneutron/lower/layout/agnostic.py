@@ -16,7 +16,8 @@ from openneutron.litert.build import Names
 from openneutron.litert.ir import Builtin, Op, Tensor, Trait, constant, kinds
 from openneutron.litert.perm import Perm, reshaped_constant, to_first, to_last, transposed_constant
 
-_PAIRED = kinds(Trait.BINARY) | {Builtin.CONCATENATION}  # every operand comes in the op's version
+# Every operand comes in the op's version.
+_PAIRED = kinds(Trait.BINARY | Trait.TERNARY) | {Builtin.CONCATENATION}
 
 MAX_RANK = 6
 """LiteRT transposes no more dimensions than this; what could not be converted must stay as it is."""
@@ -32,9 +33,13 @@ def turn_from(version: int) -> Turn:
 
 def depends_on_version(op: Op) -> bool:
     """Whether it must be known which version the operands are before one can say if the op is agnostic."""
-    return op.kind is Builtin.RESHAPE or (
-        op.kind.has(Trait.REDUCES) and not op.options.get("keepDims", False)
-    )
+    if op.kind.has(Trait.REDUCES):
+        return not op.options.get("keepDims", False) or _adds_floats(op)
+    return op.kind is Builtin.RESHAPE
+
+
+def _adds_floats(op: Op) -> bool:
+    return op.kind in (Builtin.MEAN, Builtin.SUM) and op.operand(0).dtype == "float32"
 
 
 def layout_operands(op: Op) -> list[Tensor]:
@@ -54,7 +59,7 @@ def is_agnostic(op: Op, version: int) -> bool:
         return False
     if op.kind.has(Trait.UNARY):
         return not op.operand(0).is_const
-    if op.kind.has(Trait.BINARY):
+    if op.kind.has(Trait.BINARY | Trait.TERNARY):
         return all(
             t is not None
             and (t.elements == 1 or t.rank == rank or (t.is_const and t.rank < rank))
@@ -68,7 +73,7 @@ def is_agnostic(op: Op, version: int) -> bool:
         complete = all(t.is_const and t.rank and t.shape[0] == rank for t in _per_dimension(op))
         return op.operand(0).rank == rank and complete and not masked
     if op.kind.has(Trait.REDUCES):
-        return _axes_are_free(op) and _reduce_is_agnostic(op, version)
+        return _axes_are_free(op, version) and _reduce_is_agnostic(op, version)
     if op.kind is Builtin.RESHAPE:
         return _reshape_is_agnostic(op.operand(0), op.output, version)
     return False
@@ -88,10 +93,14 @@ def _reshape_is_agnostic(source: Tensor, target: Tensor, version: int) -> bool:
     return source.shape[0] == target.shape[0] and source.shape[channels] == target.shape[channels]
 
 
-def _axes_are_free(op: Op) -> bool:
-    """Whether a reduction's elements may be taken in another order: not if it adds floats."""
-    adds_floats = op.kind in (Builtin.MEAN, Builtin.SUM) and op.operand(0).dtype == "float32"
-    return op.operand(1).is_const and not adds_floats
+def _axes_are_free(op: Op, version: int) -> bool:
+    """Whether a reduction may be taken in the other version: one that adds floats must keep their order."""
+    if not op.operand(1).is_const:
+        return False
+    if not _adds_floats(op):
+        return True
+    turn, axes = turn_from(version)(op.operand(0).rank), reduced_axes(op)
+    return [p for p in turn if p in axes] == sorted(axes)
 
 
 def _reduce_is_agnostic(op: Op, version: int) -> bool:
@@ -107,7 +116,7 @@ def reads_either(op: Op, version: int) -> bool:
 
     So does a reduction that leaves the remaining dimensions in one order, whatever the version.
     """
-    if not op.kind.has(Trait.REDUCES) or op.options.get("keepDims", False) or not _axes_are_free(op):
+    if not op.kind.has(Trait.REDUCES) or op.options.get("keepDims", False) or not _axes_are_free(op, version):
         return False
     turn, axes = turn_from(version)(op.operand(0).rank), reduced_axes(op)
     return [p for p in turn if p not in axes] == [p for p in range(len(turn)) if p not in axes]
