@@ -158,6 +158,11 @@ CODES: dict[str, CodeInfo] = {
         "The operator is not in the model: the CPU's kernels need it, to change a tensor's layout or to "
         "bring a constant into their form.",
     ),
+    "ON211": CodeInfo(
+        "calibration data not finite",
+        "A sample has values that are NaN or infinite. The range of every tensor they reach would be "
+        "lost, so that they are refused; the message names the sample, counted from zero, and the input.",
+    ),
     "ON301": CodeInfo(
         "LiteRT graph invalid", "A LiteRT graph failed verification; this is a bug, please report it."
     ),

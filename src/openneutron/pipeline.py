@@ -38,6 +38,8 @@ from openneutron.quantize.loop import (
     prepare_to_train,
     train_and_quantize,
 )
+from openneutron.quantize.plan import BALANCED, AccuracyPlan, find_plan
+from openneutron.quantize.refine import Refined
 from openneutron.recipes.parts import lower_program, make_quantizer
 from openneutron.stopwatch import EXIR, MICROCODE, VERIFY, stage
 from openneutron.target import DEFAULT_TARGET, find_target
@@ -56,6 +58,7 @@ def compile_model(
     options: CompileOptions | None = None,
     delegation: CustomDelegationOptions | None = None,
     per_channel: bool = False,
+    accuracy: str | AccuracyPlan = BALANCED,
     int8_io: bool = False,
     delegate: bool = True,
     etrecord: bool = False,
@@ -66,10 +69,11 @@ def compile_model(
     With `calibration` inputs the model is quantized first; without, it is taken as it is, quantized or not.
     What the NPU cannot compute stays on the CPU, and the result says why; `imxrt700` computes it there in
     int8 where ExecuTorch's Cortex-M backend can. Example inputs in `torch.channels_last` give a program that
-    takes its inputs so. `int8_io` drops the quantize and dequantize steps at the program's ends. Without
-    `delegate` everything stays on the CPU, to compare with. Several methods are dictionaries by name. The
-    program is run once here and compared with the quantized model, unless `verify` is off. `etrecord` (or the
-    option `use_profiling`) keeps what ExecuTorch's Inspector needs to name the nodes of a profile.
+    takes its inputs so. `accuracy` says how much is done when quantizing (fast, balanced or best). `int8_io`
+    drops the quantize and dequantize steps at the program's ends. Without `delegate` everything stays on the
+    CPU, to compare with. Several methods are dictionaries by name. The program is run once here and compared
+    with the quantized model, unless `verify` is off. `etrecord` (or the option `use_profiling`) keeps what
+    ExecuTorch's Inspector needs to name the nodes of a profile.
     """
     options, backends = options or CompileOptions(), find_recipe(recipe)
     methods, inputs = by_method(module), by_method(example_inputs)
@@ -77,7 +81,14 @@ def compile_model(
     if calibration is not None:
         given = {name: list(found) for name, found in by_method(calibration).items()}
         methods = {
-            name: quantize_model(method, given[name], per_channel=per_channel, recipe=recipe, options=options)
+            name: quantize_model(
+                method,
+                given[name],
+                per_channel=per_channel,
+                accuracy=accuracy,
+                recipe=recipe,
+                options=options,
+            )
             for name, method in methods.items()
         }
         samples = {name: [as_tuple(s) for s in found[:1]] for name, found in given.items()}
@@ -124,17 +135,22 @@ def quantize_model(
     qat: bool = False,
     train_fn: Callable[[GraphModule], Any] | None = None,
     per_channel: bool = False,
+    accuracy: str | AccuracyPlan = BALANCED,
     keep_float: Collection[str] = (),
     target: str | None = None,
     recipe: str = NEUTRON.name,
     options: CompileOptions | None = None,
+    watch: Callable[[Refined], None] | None = None,
+    progress: Callable[[float], None] = lambda part: None,
 ) -> GraphModule:
     """Quantize a model to int8: by calibration on sample inputs, or with `qat` by training with `train_fn`.
 
     The first sample is also the example to export with. Layers named in `keep_float`, as `openneutron
     compare` names them, stay float and thus on the CPU. The options are those it will be compiled with: what
-    they keep from the NPU is quantized for the CPU by the recipe `imxrt700`.
+    they keep from the NPU is quantized for the CPU by the recipe `imxrt700`. `accuracy` is fast, balanced,
+    best or methods by name; `watch` is told what they did.
     """
+    plan = find_plan(accuracy)
     samples = iter(calibration_inputs)
     first = next(samples, None)
     if first is None:
@@ -149,7 +165,10 @@ def quantize_model(
     quantizer = make_quantizer(recipe, _options(options, target), qat, per_channel, keep_float)
     everything = map(as_tuple, chain([first], samples))
     if train_fn is None:
-        return calibrate_and_quantize(export_model(module, as_tuple(first)), everything, quantizer)
+        exported = export_model(module, as_tuple(first))
+        return calibrate_and_quantize(
+            exported, everything, quantizer, accuracy=plan, watch=watch, progress=progress
+        )
     return train_and_quantize(_export_to_train(module, as_tuple(first)), train_fn, quantizer, everything)
 
 

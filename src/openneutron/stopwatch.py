@@ -12,7 +12,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 EXPORT = "torch.export"
-TORCHAO = "torchao"  # calibration included
+TORCHAO = "torchao"
+ACCURACY = "calibration"  # and what is done for accuracy
 EXIR = "ExecuTorch (exir)"
 QUANTIZER = "quantizer"
 PASSES = "passes"
@@ -21,7 +22,7 @@ LITERT = "to LiteRT"
 MICROCODE = "microcode"
 PACKAGE = "package"
 VERIFY = "verify"
-NOT_OURS = (EXPORT, TORCHAO)
+NOT_OURS = (EXPORT, TORCHAO, ACCURACY)
 
 
 @dataclass

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torchao.quantization.pt2e import FakeQuantize, HistogramObserver
+from torchao.quantization.pt2e import FakeQuantize
 from torchao.quantization.pt2e.fake_quantize import FixedQParamsFakeQuantize
 from torchao.quantization.pt2e.observer import FixedQParamsObserver, MinMaxObserver, PerChannelMinMaxObserver
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
@@ -19,6 +19,7 @@ from torchao.quantization.pt2e.quantizer import (
 
 from openneutron.fx import op_name
 from openneutron.quantize import NeutronQuantizer
+from openneutron.quantize.observer import RangeObserver
 
 IMAGE = (1, 4, 6, 6)
 
@@ -60,7 +61,7 @@ def observers_of(model, name):
 
 def all_observers(model):
     return [
-        m for m in model.modules() if isinstance(m, HistogramObserver | MinMaxObserver | FixedQParamsObserver)
+        m for m in model.modules() if isinstance(m, RangeObserver | MinMaxObserver | FixedQParamsObserver)
     ]
 
 
@@ -68,7 +69,7 @@ def test_observed_inputs_and_output_have_parameters_of_their_own():
     inputs, output = observers_of(prepare(Function(lambda x, y: x + y), IMAGE, IMAGE), "aten.add.Tensor")
     assert len({id(o) for o in (*inputs, output)}) == 3
     for observer in (*inputs, output):
-        assert isinstance(observer, HistogramObserver)
+        assert isinstance(observer, RangeObserver)
         assert (observer.quant_min, observer.quant_max, observer.dtype) == (-128, 127, torch.int8)
         assert observer.eps == 2**-12
 
@@ -76,7 +77,7 @@ def test_observed_inputs_and_output_have_parameters_of_their_own():
 def test_weights_are_symmetric_and_the_bias_is_derived():
     model = prepare(nn.Conv2d(4, 3, 3), IMAGE)
     (source, weight, bias), output = observers_of(model, "aten.conv2d.default")
-    assert isinstance(source, HistogramObserver) and isinstance(output, HistogramObserver)
+    assert isinstance(source, RangeObserver) and isinstance(output, RangeObserver)
     assert isinstance(weight, MinMaxObserver) and weight.qscheme == torch.per_tensor_symmetric
     assert (weight.quant_min, weight.quant_max) == (-127, 127)
     scale, zero = bias.calculate_qparams()
@@ -149,7 +150,7 @@ class TestShared:
 
         model = prepare(Function(function), IMAGE)
         inputs, output = observers_of(model, "aten.cat.default")
-        assert isinstance(output, HistogramObserver) and len({id(o) for o in (*inputs, output)}) == 1
+        assert isinstance(output, RangeObserver) and len({id(o) for o in (*inputs, output)}) == 1
         assert isinstance(observers_of(model, "aten.sigmoid.default")[1], FixedQParamsObserver)
 
     def test_the_same_tensor_twice(self):
@@ -254,7 +255,7 @@ class _OnlyAdd(Quantizer):
 
     spec = QuantizationSpec(
         dtype=torch.int8, quant_min=-64, quant_max=63, qscheme=torch.per_tensor_affine,
-        observer_or_fake_quant_ctr=HistogramObserver,
+        observer_or_fake_quant_ctr=RangeObserver,
     )  # fmt: skip
 
     def annotate(self, model):

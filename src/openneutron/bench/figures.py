@@ -13,6 +13,7 @@ from openneutron.litert.file import read
 from openneutron.options import AIMS, CompileOptions
 from openneutron.package.program import CompiledProgram
 from openneutron.pipeline import compile_litert, compile_model
+from openneutron.quantize.plan import DEFAULT
 from openneutron.stopwatch import Seconds, record
 from openneutron.target import find_target
 
@@ -52,10 +53,11 @@ def measure_model(
     calibration: Iterable[Any] | None,
     options: CompileOptions,
     quick: bool = False,
+    accuracy: str = DEFAULT,
 ) -> Figures:
     """Compile a PyTorch model (quantized with the calibration inputs, if there are any), and measure."""
     with record() as seconds:
-        program = compile_model(module, inputs, calibration=calibration, options=options)
+        program = compile_model(module, inputs, calibration=calibration, options=options, accuracy=accuracy)
     return _measured(name, program, options, seconds, quick)
 
 

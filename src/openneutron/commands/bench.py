@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from openneutron.commands.source import MODEL_HELP, Source, load_source
 from openneutron.options import CompileOptions
+from openneutron.quantize.plan import DEFAULT, find_plan
+from openneutron.quantize.plan import HELP as ACCURACY
 from openneutron.target import DEFAULT_TARGET, TARGETS
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("models", metavar="MODEL", nargs="*", help=MODEL_HELP)
     parser.add_argument("--target", default=DEFAULT_TARGET, metavar="TARGET", help=", ".join(TARGETS))
+    parser.add_argument("--accuracy", metavar="PLAN", default=DEFAULT, help=f"when quantizing ({ACCURACY})")
     parser.add_argument("--quick", action="store_true", help="fewer runs; without MODEL, three networks")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
 
@@ -39,11 +42,12 @@ def execute(args: argparse.Namespace) -> int:
     from openneutron.models.zoo import ZOO
 
     options, steps = CompileOptions(config=args.target), Steps()
+    find_plan(args.accuracy)
     names = args.models or (QUICK if args.quick else tuple(ZOO))
     rows = []
     for name in names:
         with steps.step(f"Measuring {name}"):
-            rows.append(_measure(load_source(name), options, args.quick))
+            rows.append(_measure(load_source(name), options, args.quick, args.accuracy))
     if args.json:
         print(json.dumps([row.as_dict() for row in rows], indent=2))
     else:
@@ -53,13 +57,15 @@ def execute(args: argparse.Namespace) -> int:
     return 0 if all(row.host is None or row.host.exact for row in rows) else 1
 
 
-def _measure(source: Source, options: CompileOptions, quick: bool) -> Figures:
+def _measure(source: Source, options: CompileOptions, quick: bool, accuracy: str) -> Figures:
     from openneutron.bench.figures import measure_litert, measure_model
 
     if source.litert is not None:
         return measure_litert(source.name, source.litert, options, quick)
     calibration = None if source.quantized else source.calibration or [source.example_inputs]
-    return measure_model(source.name, source.module, source.example_inputs, calibration, options, quick)
+    return measure_model(
+        source.name, source.module, source.example_inputs, calibration, options, quick, accuracy
+    )
 
 
 def _print(console: object, rows: list[Figures]) -> None:

@@ -22,6 +22,7 @@ from openneutron.backends import DEFAULT_CORE, NEUTRON, RECIPES, find_recipe
 from openneutron.commands.source import MODEL_HELP, Source, load_source
 from openneutron.diagnostics import fail
 from openneutron.options import AIMS, CONVERTERS, CompileOptions, default_converter
+from openneutron.quantize.plan import HELP as ACCURACY
 from openneutron.target import DEFAULT_TARGET, TARGETS
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def add_compile_options(parser: argparse.ArgumentParser, output: bool = True) ->
     add("-d", "--delegate", action=yes_no, default=True, help="delegate to the NPU (default)")
     add("--use_qat", "--use-qat", action="store_true", help="quantization-aware training of a zoo classifier")
     add("--per-channel", action="store_true", help="a weight scale for every output channel")
+    add("--accuracy", metavar="PLAN", help=f"what is done when quantizing ({ACCURACY})")
     add(
         "--keep_float",
         "--keep-float",
@@ -197,12 +199,12 @@ def compile_source(args: argparse.Namespace, source: Source, steps: Any) -> Resu
     output = output_path(args.output, source.name)
     if args.so_library:
         _load_library(args.so_library)
-    quantized = module = None
+    quantized = module = accuracy = None
     if source.litert is not None:
         with steps.step("Compiling"):
             program = compile_litert(source.litert, options, args.model)
     else:
-        source, quantized = quantize_source(args, source, steps)
+        source, quantized, accuracy = quantize_source(args, source, steps)
         module = source.module if quantized is None else quantized
         assert module is not None
         with steps.step("Compiling"):
@@ -217,7 +219,7 @@ def compile_source(args: argparse.Namespace, source: Source, steps: Any) -> Resu
                 etrecord=getattr(args, "etrecord", None) is not None,
                 verify=args.verify,
             )
-    summary = summarize(program, output)
+    summary = summarize(program, output, accuracy)
     program.save(output)
     if record := etrecord_path(args, output, source):
         program.save_etrecord(record)
@@ -243,7 +245,7 @@ def compile_options(args: argparse.Namespace) -> CompileOptions:
 
 
 # What has no effect on a model that is quantized already, and on one that is no PyTorch model at all.
-_QUANTIZING = ("use_qat", "per_channel", "keep_float", "calibration", "use_random_dataset")
+_QUANTIZING = ("use_qat", "per_channel", "accuracy", "keep_float", "calibration", "use_random_dataset")
 _FROM_TORCH = ("remove_quant_io_ops", "use_channels_last_dim_order", "operators_not_to_delegate")
 
 

@@ -55,11 +55,13 @@ def execute(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps({**figures, "summary": data}, indent=2))
         return
-    from openneutron.report.terminal import make_console, print_accuracy, print_summary
+    from openneutron.report.terminal import make_console, print_accuracy, print_methods, print_summary
 
     console = make_console()
     print_summary(console, data)
     console.print()
+    if "accuracy" in data:
+        print_methods(console, data["accuracy"])
     remarks = {
         "float": f"{count} samples, PyTorch",
         "quantized": "int8, PyTorch",

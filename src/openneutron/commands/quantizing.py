@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from openneutron.commands.compile import compile_options
-from openneutron.commands.progress import Advance, Steps
+from openneutron.commands.progress import Steps
 from openneutron.commands.samples import Sample, as_samples, load_samples, random_samples
 from openneutron.commands.source import Source, check_static
 from openneutron.diagnostics import fail
 from openneutron.models.data import Dataset, Split, load_digits
 from openneutron.models.folders import load_folder
+from openneutron.quantize.plan import DEFAULT
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
+
+    from openneutron.quantize.refine import Refined
 
 QAT_SAMPLES = 512
 _RANDOM = 16  # random inputs only exercise the observers; more of them say nothing more
@@ -27,8 +29,8 @@ _RANDOM = 16  # random inputs only exercise the observers; more of them say noth
 
 def quantize_source(
     args: argparse.Namespace, source: Source, steps: Steps
-) -> tuple[Source, GraphModule | None]:
-    """The source with inputs in the order asked for, and the quantized module if there was work to do."""
+) -> tuple[Source, GraphModule | None, Refined | None]:
+    """The source with inputs in the order asked for; the quantized module, and what was done for it."""
     from openneutron.pipeline import quantize_model
     from openneutron.quantize.export import export_model
 
@@ -43,22 +45,26 @@ def quantize_source(
                 "Export it with inputs in torch.channels_last.",
             )
     if not args.quantize or source.quantized:
-        return source, None
+        return source, None, None
     assert source.module is not None
     check_static(export_model(source.module, source.example_inputs), args.model)
     samples = calibration_samples(args, source, steps)
     if args.use_qat:
-        return source, _train(args, source, samples, steps)
+        return source, _train(args, source, samples, steps), None
+    found: list[Refined] = []
     with steps.step(f"Quantizing with {len(samples)} samples", bar=True) as advance:
         quantized = quantize_model(
             source.module,
-            _watched(samples, advance),
+            samples,
             per_channel=args.per_channel,
+            accuracy=args.accuracy or DEFAULT,
+            watch=found.append,
+            progress=advance,
             keep_float=args.keep_float,
             recipe=args.recipe,
             options=compile_options(args),
         )
-    return source, quantized
+    return source, quantized, found[0]
 
 
 def _train(args: argparse.Namespace, source: Source, samples: list[Sample], steps: Steps) -> GraphModule:
@@ -145,9 +151,3 @@ def channels_last(sample: Sample) -> Sample:
 
 def _in_order(args: argparse.Namespace, inputs: torch.Tensor) -> torch.Tensor:
     return channels_last((inputs,))[0] if args.use_channels_last_dim_order else inputs
-
-
-def _watched(samples: list[Any], advance: Advance) -> Iterator[Any]:
-    for done, sample in enumerate(samples, 1):
-        yield sample
-        advance(done / len(samples))

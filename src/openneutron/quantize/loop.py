@@ -19,7 +19,9 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 from openneutron.diagnostics import fail
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
 from openneutron.passes.canonicalize import fold_quantized
-from openneutron.stopwatch import TORCHAO, stage
+from openneutron.quantize.plan import FAST, AccuracyPlan, find_plan
+from openneutron.quantize.refine import Refined, calibrate
+from openneutron.stopwatch import ACCURACY, TORCHAO, stage
 
 
 def calibrate_and_quantize(
@@ -28,10 +30,15 @@ def calibrate_and_quantize(
     quantizer: Quantizer,
     is_qat: bool = False,
     train_fn: Callable[[GraphModule], Any] | None = None,
+    *,
+    accuracy: str | AccuracyPlan = FAST,
+    watch: Callable[[Refined], None] | None = None,
+    progress: Callable[[float], None] = lambda part: None,
 ) -> GraphModule:
     """Post-training quantization: observe the model on sample inputs, then fix the parameters.
 
     With `is_qat` the prepared model is trained by `train_fn` first, if there is one, then observed.
+    `accuracy` says what else is done (see `plan`); `watch` is told what came of it.
     """
     if train_fn is not None and not is_qat:
         fail("ON104", "train_fn", "is given without is_qat=True", "Give both, or neither.")
@@ -39,13 +46,12 @@ def calibrate_and_quantize(
         return train_and_quantize(model, train_fn or (lambda prepared: None), quantizer, calibration_inputs)
     with stage(TORCHAO):
         prepared = prepare_pt2e(run_passes(_module_of(model), BEFORE_PREPARE, PTQ), quantizer)
-        if not _observe(prepared, calibration_inputs):
-            fail(
-                "ON209",
-                "calibration",
-                "there are no calibration inputs",
-                "Give at least one tuple of inputs.",
-            )
+    with stage(ACCURACY):
+        plan = find_plan(accuracy)
+        prepared, refined = calibrate(prepared, calibration_inputs, plan, progress, watch is not None)
+        if watch is not None:
+            watch(refined)
+    with stage(TORCHAO):
         return convert_pt2e(prepared)
 
 

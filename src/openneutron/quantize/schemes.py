@@ -19,6 +19,7 @@ from torchao.quantization.pt2e.quantizer import (
 )
 
 from openneutron.ops.spec import FixedOutput
+from openneutron.quantize.observer import RangeObserver
 
 EPS = 2**-12  # no scale is smaller
 ACTIVATION_RANGE = (-128, 127)
@@ -35,7 +36,7 @@ class Scheme:
     def activation(self) -> QuantizationSpec:
         """A tensor the program computes."""
         low, high = ACTIVATION_RANGE
-        observer: Any = pt2e.HistogramObserver.with_args(eps=EPS)
+        observer: Any = RangeObserver.with_args(eps=EPS)
         if self.is_qat:
             observer = pt2e.FakeQuantize.with_args(observer=pt2e.MovingAverageMinMaxObserver, eps=EPS)
         return QuantizationSpec(
@@ -105,7 +106,7 @@ class Scheme:
         info = torch.iinfo(torch.int32)
         return DerivedQuantizationSpec(
             derived_from=[(source, user), (weight, user)],
-            derive_qparams_fn=_bias_parameters,
+            derive_qparams_fn=bias_parameters,
             dtype=torch.int32,
             quant_min=info.min,
             quant_max=info.max,
@@ -114,7 +115,8 @@ class Scheme:
         )
 
 
-def _bias_parameters(observers: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+def bias_parameters(observers: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scale and zero point of a bias from the observers of what is multiplied."""
     source, weight = (observer.calculate_qparams()[0] for observer in observers)
     scale = source * weight
     return scale, torch.zeros_like(scale, dtype=torch.int32)

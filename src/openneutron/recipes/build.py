@@ -16,6 +16,9 @@ from openneutron.package.backend import NeutronPartitioner
 from openneutron.partition.partitioner import spellings
 from openneutron.passes import BEFORE_PREPARE, PTQ, QAT, run_passes
 from openneutron.passes.canonicalize import fold_quantized
+from openneutron.quantize.plan import BALANCED, AccuracyPlan, find_plan
+from openneutron.quantize.refine import calibrate
+from openneutron.quantize.samples import Kept
 from openneutron.recipes.parts import lowering_of, make_quantizer
 
 Samples = Callable[[], Iterable[tuple[Any, ...]]]
@@ -27,12 +30,13 @@ def get_neutron_recipe(
     qat: bool = False,
     options: CompileOptions | None = None,
     per_channel: bool = False,
+    accuracy: str | AccuracyPlan = BALANCED,
     calibration_inputs_fn: Samples | None = None,
     train_fn: Train | None = None,
     dynamic_batch_size: bool = False,
 ) -> ExportRecipe:
     """The recipe for the NPU; what it does not take stays float on the CPU."""
-    return _recipe(NEUTRON, qat, options or CompileOptions(), DEFAULT_CORE, per_channel,
+    return _recipe(NEUTRON, qat, options or CompileOptions(), DEFAULT_CORE, per_channel, accuracy,
                    calibration_inputs_fn, train_fn, dynamic_batch_size)  # fmt: skip
 
 
@@ -40,12 +44,13 @@ def get_cortex_m_recipe(
     *,
     qat: bool = False,
     core: str = DEFAULT_CORE,
+    accuracy: str | AccuracyPlan = BALANCED,
     calibration_inputs_fn: Samples | None = None,
     train_fn: Train | None = None,
     dynamic_batch_size: bool = False,
 ) -> ExportRecipe:
     """The recipe for the CPU alone, in int8."""
-    return _recipe(CORTEX_M, qat, CompileOptions(), core, False, calibration_inputs_fn, train_fn,
+    return _recipe(CORTEX_M, qat, CompileOptions(), core, False, accuracy, calibration_inputs_fn, train_fn,
                    dynamic_batch_size)  # fmt: skip
 
 
@@ -55,6 +60,7 @@ def get_imxrt700_recipe(
     options: CompileOptions | None = None,
     core: str = DEFAULT_CORE,
     per_channel: bool = False,
+    accuracy: str | AccuracyPlan = BALANCED,
     on_npu: Sequence[str] = (),
     on_cpu: Sequence[str] = (),
     calibration_inputs_fn: Samples | None = None,
@@ -78,7 +84,7 @@ def get_imxrt700_recipe(
                 "Name it in on_npu or in on_cpu (operators_not_to_delegate), not in both.",
             )
     options = replace(options, operators_not_to_delegate=tuple(dict.fromkeys(excluded)))
-    return _recipe(IMXRT700, qat, options, core, per_channel, calibration_inputs_fn, train_fn,
+    return _recipe(IMXRT700, qat, options, core, per_channel, accuracy, calibration_inputs_fn, train_fn,
                    dynamic_batch_size, tuple(on_npu))  # fmt: skip
 
 
@@ -93,12 +99,14 @@ def _recipe(
     options: CompileOptions,
     core: str,
     per_channel: bool,
+    accuracy: str | AccuracyPlan,
     samples: Samples | None,
     train_fn: Train | None,
     dynamic_batch_size: bool,
     on_npu: tuple[str, ...] = (),
 ) -> ExportRecipe:
     _check_training(recipe, qat, samples, train_fn)
+    plan = Accuracy(find_plan(accuracy))
     quantization = QuantizationRecipe(
         quantizers=[make_quantizer(recipe.name, options, qat, per_channel)],
         is_qat=qat,
@@ -106,6 +114,8 @@ def _recipe(
         calibration_inputs_fn=samples,
         train_fn=train_fn,
         pre_prepare_passes=[drop_guards, _before_prepare(qat)],
+        post_prepare_passes=[] if qat else [plan.watch],
+        pre_convert_passes=[] if qat else [plan.apply],
         post_convert_passes=[fold_quantized] if qat else [],
     )
     name = f"{recipe.name}_int8_{'qat' if qat else 'ptq'}".replace("-", "_")
@@ -158,6 +168,30 @@ def drop_guards(model: GraphModule) -> GraphModule:
         model.graph.erase_node(node)
     model.recompile()
     return model
+
+
+class Accuracy:
+    """An accuracy plan in ExecuTorch's stages: the samples it calibrates with are kept, then used again."""
+
+    def __init__(self, plan: AccuracyPlan):
+        self._plan = plan
+
+    def watch(self, prepared: GraphModule) -> GraphModule:
+        """Keep what the model is calibrated with."""
+        kept = Kept()
+
+        def keep(module: Any, args: tuple[Any, ...]) -> None:
+            kept.add(args)
+
+        self._kept, self._hook = kept, prepared.register_forward_pre_hook(keep)
+        return prepared
+
+    def apply(self, prepared: GraphModule) -> GraphModule:
+        """Use the plan's methods."""
+        self._hook.remove()
+        if not self._plan.methods or not self._kept.samples:
+            return prepared
+        return calibrate(prepared, self._kept.samples, self._plan)[0]
 
 
 def _before_prepare(qat: bool) -> Callable[[GraphModule], GraphModule]:

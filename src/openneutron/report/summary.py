@@ -11,10 +11,13 @@ from openneutron.converter.protocol import Partition
 from openneutron.fx import op_name
 from openneutron.litert.ir import Builtin
 from openneutron.package.program import CompiledProgram
+from openneutron.quantize.refine import Refined
 from openneutron.report.cost_model import error_label
 
+POOR_DB = 15.0  # below, a user is warned
 
-def summarize(program: CompiledProgram, path: Path | None) -> dict[str, Any]:
+
+def summarize(program: CompiledProgram, path: Path | None, accuracy: Refined | None = None) -> dict[str, Any]:
     """The figures of a compiled program; the keys of the design's contract and a few more."""
     module = program.edge.graph_module
     borders = [_border_transposes(p) for p in program.partitions]
@@ -38,7 +41,26 @@ def summarize(program: CompiledProgram, path: Path | None) -> dict[str, Any]:
         "estimate_label": error_label(),
     }
     data["hint"] = best_hint(data)
+    if accuracy is not None:
+        data["accuracy"] = accuracy.as_dict()
+        data["accuracy"]["warning"] = accuracy_warning(data["accuracy"], data.get("per_channel", False))
     return data
+
+
+def accuracy_warning(accuracy: dict[str, Any], per_channel: bool) -> str:
+    """What to try next if the outputs are far from float; empty if they are not."""
+    found = accuracy["output_sqnr_db"]
+    if found is None or found >= POOR_DB:
+        return ""
+    if accuracy["plan"] != "best":
+        remedy = "--accuracy best"
+    elif not per_channel:
+        remedy = "--per-channel"
+    else:
+        remedy = "`openneutron compare`, which names the layers that lose most"
+    return (
+        f"the outputs are {found:.1f} dB from float on calibration data: int8 may be useless. Try {remedy}."
+    )
 
 
 def best_hint(data: dict[str, Any]) -> str:

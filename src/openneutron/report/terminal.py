@@ -51,9 +51,13 @@ def print_summary(console: Console, data: Mapping[str, Any]) -> None:
         ("program file", f"{_bytes(data['program_bytes'])}  {data['program'] or ''}"),
         ("fits the SRAM", _fits(data)),
     ]
+    if accuracy := data.get("accuracy"):
+        rows.append(("int8 against float", _quality(accuracy)))
     for name, value in rows:
         table.add_row(name, value)
     console.print(table)
+    if accuracy and accuracy["warning"]:
+        console.print(f"[bold red]warning[/]  {_escape(accuracy['warning'])}", soft_wrap=True)
     print_reasons(console, data["cpu_nodes"])
     console.print(f"[bold]hint[/]  {_escape(data['hint'])}", soft_wrap=True)
 
@@ -82,6 +86,34 @@ def print_accuracy(console: Console, rows: Sequence[tuple[str, float, str]]) -> 
     for name, value, remark in rows:
         table.add_row(name, f"{value:.2%}", remark)
     console.print(table)
+
+
+def print_methods(console: Console, accuracy: Mapping[str, Any]) -> None:
+    """What was done when quantizing, in order, and what each method did to the outputs."""
+    if not accuracy["methods"]:
+        return
+    title = f"Quantizing ({accuracy['plan']}), error of the outputs"
+    table = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left")
+    table.add_column("method")
+    for name in ("before", "after", "s"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for row in accuracy["methods"]:
+        remark = row["text"] if row["kept"] else f"{row['text']} (not kept)"
+        before, after = (_db(row[key]) for key in ("before_db", "after_db"))
+        table.add_row(row["method"], before, after, f"{row['seconds']:.1f}", _escape(remark))
+    console.print(table)
+
+
+def _db(value: float | None) -> str:
+    return "exact" if value is None else f"{value:.1f} dB"
+
+
+def _quality(accuracy: Mapping[str, Any]) -> str:
+    each = ", ".join(_db(value) for value in accuracy["per_output_sqnr_db"])
+    same = accuracy["agreement"]
+    agreed = "" if same is None else f", the same class for {same:.0%}"
+    return f"{each}{agreed} ({_count(accuracy['samples'], 'calibration sample')}, {accuracy['plan']})"
 
 
 def print_profile(console: Console, profile: Profile) -> None:

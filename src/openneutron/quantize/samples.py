@@ -1,0 +1,52 @@
+"""Calibration samples on their way into a model: checked, and some of them kept."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from openneutron.diagnostics import fail
+
+KEPT = 64  # samples of a stream that are kept for the methods
+KEPT_BYTES = 256 << 20
+
+
+@dataclass
+class Kept:
+    """Some samples of a stream, all of a short one: the others are dropped when they have been seen."""
+
+    samples: list[tuple[Any, ...]] = field(default_factory=list)
+    seen: int = 0
+    _random: random.Random = field(default_factory=lambda: random.Random(0))
+
+    def watch(self, stream: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """Hand on the samples of a stream."""
+        for sample in stream:
+            self.add(sample)
+            yield sample
+
+    def add(self, sample: tuple[Any, ...]) -> None:
+        """One more sample."""
+        check_sample(sample, self.seen)
+        self.seen += 1
+        size = sum(v.numel() * v.element_size() for v in sample if isinstance(v, Tensor))
+        most = max(1, min(KEPT, KEPT_BYTES // max(1, size)))
+        if len(self.samples) < most:
+            self.samples.append(sample)
+        elif (place := self._random.randrange(self.seen)) < most:  # each is kept with the same chance
+            self.samples[place] = sample
+
+
+def check_sample(sample: tuple[Any, ...], index: int) -> None:
+    """Refuse values that are no numbers: every range they touch would be lost."""
+    for position, value in enumerate(sample):
+        if isinstance(value, Tensor) and value.is_floating_point() and not bool(value.isfinite().all()):
+            bad = ~value.isfinite()
+            kind = "NaN" if bool(value.isnan().any()) else "infinite"
+            where = f"calibration sample {index}, input {position}"
+            fail("ON211", where, f"{int(bad.sum())} of {bad.numel()} values are {kind}",
+                 "Remove the sample, or mend what makes it.")  # fmt: skip

@@ -1,0 +1,148 @@
+"""Running a prepared model on many samples side by side, in float and rounded, one node after the other.
+
+At every layer with weights the inputs of all samples are at hand, as they are and as they should be, and what
+a method changes of the layer is in force for everything behind it: one walk serves a whole model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
+
+from openneutron.fx import bind_args
+from openneutron.quantize.prepared import Layer, Sample, layers_of, roundings
+
+Visit = Callable[["Step"], object]
+
+
+class Step:
+    """A layer that the walk has come to: what it reads and what it should give."""
+
+    def __init__(self, walk: Walk, layer: Layer):
+        self.prepared = walk.prepared
+        self.layer = layer
+        self._walk = walk
+        source = bind_args(layer.node)["input"]
+        self.inputs: list[Tensor] = [env[source] for env in walk.rounded]
+        self.exact_inputs: list[Tensor] = [env[source] for env in walk.exact]
+        self.targets: list[Tensor] = [env[layer.node] for env in walk.exact]
+
+    def outputs(self) -> list[Tensor]:
+        """What the layer gives now, with its weights and bias rounded."""
+        return [self._walk.compute(self.layer.node, env, rounded=True) for env in self._walk.rounded]
+
+    def renew(self) -> None:
+        """Read weights, bias and their observers again after they were changed."""
+        self._walk.forget(self.layer)
+
+
+class Walk:
+    """Both runs of all samples, with what is no longer needed dropped on the way."""
+
+    def __init__(self, prepared: GraphModule, samples: Sequence[Sample]):
+        self.prepared = prepared
+        self.exact: list[dict[Node, Any]] = [{} for _ in samples]
+        self.rounded: list[dict[Node, Any]] = [{} for _ in samples]
+        self._samples = [iter(pytree.tree_leaves(sample)) for sample in samples]
+        self._roundings = roundings(prepared)
+        self._layers = {layer.node: layer for layer in layers_of(prepared)}
+        self._last: dict[Node, list[Node]] = {}
+        last: dict[Node, Node] = {}
+        for node in prepared.graph.nodes:
+            for source in node.all_input_nodes:
+                last[source] = node
+        for source, node in last.items():
+            self._last.setdefault(node, []).append(source)
+
+    def run(self, visit: Visit, progress: Callable[[float], None] = lambda part: None) -> None:
+        """Go through the model; `visit` is called at every layer with weights."""
+        nodes = list(self.prepared.graph.nodes)
+        with torch.no_grad():
+            for done, node in enumerate(nodes, 1):
+                self._compute(node)
+                if node in self._layers:
+                    visit(Step(self, self._layers[node]))
+                    for env in self.rounded:
+                        env[node] = self.compute(node, env, rounded=True)
+                for source in self._last.get(node, ()):
+                    for env in (*self.exact, *self.rounded):
+                        env.pop(source, None)
+                progress(done / len(nodes))
+
+    def _compute(self, node: Node) -> None:
+        if node.op == "placeholder":
+            for exact, rounded, sample in zip(self.exact, self.rounded, self._samples, strict=True):
+                exact[node] = rounded[node] = next(sample)
+            return
+        if node.op == "output":
+            return
+        shared = self.compute(node, {}, False) if node.op == "get_attr" else None
+        for env in self.exact:
+            env[node] = self.compute(node, env, False) if shared is None else shared
+        if node in self._layers:
+            return
+        for env in self.rounded:
+            env[node] = self.compute(node, env, True) if shared is None else shared
+
+    def compute(self, node: Node, env: dict[Node, Any], rounded: bool) -> Any:
+        """One node's result."""
+        if node.op == "get_attr":
+            found: Any = self.prepared
+            for part in str(node.target).split("."):
+                found = getattr(found, part)
+            return found
+        args, kwargs = pytree.tree_map_only(Node, lambda n: env[n], (node.args, node.kwargs))
+        if node.op == "call_module":
+            return self._roundings[str(node.target)](*args, **kwargs) if rounded else args[0]
+        return node.target(*args, **kwargs)  # type: ignore[operator]  # a call_function
+
+    def forget(self, layer: Layer) -> None:
+        """Take a layer's constants and their rounding as they are now."""
+        self._roundings = {**self._roundings, **_of_constants(self.prepared, layer)}
+        for node in layer.node.all_input_nodes:
+            source = node.args[0] if node.op == "call_module" else node
+            if isinstance(source, Node) and source.op == "get_attr":
+                value = self.compute(source, {}, False)
+                for env in self.rounded:
+                    env[source] = value
+                    if node is not source:
+                        env[node] = self._roundings[str(node.target)](value)
+
+
+def _of_constants(prepared: GraphModule, layer: Layer) -> dict[str, Any]:
+    from openneutron.quantize.prepared import Rounding
+
+    return {
+        str(n.target): Rounding(prepared.get_submodule(str(n.target)))
+        for n in layer.node.all_input_nodes
+        if n.op == "call_module" and isinstance(n.args[0], Node) and n.args[0].op == "get_attr"
+    }
+
+
+def live_bytes(prepared: GraphModule) -> int:
+    """The most memory a walk needs for one sample: what is alive at once, in float and rounded."""
+    last: dict[Node, Node] = {}
+    for node in prepared.graph.nodes:
+        for source in node.all_input_nodes:
+            last[source] = node
+    now = most = 0
+    ends: dict[Node, list[Node]] = {}
+    for source, node in last.items():
+        ends.setdefault(node, []).append(source)
+    for node in prepared.graph.nodes:
+        now += _bytes(node)
+        most = max(most, now)
+        now -= sum(_bytes(source) for source in ends.get(node, ()))
+    return 2 * most
+
+
+def _bytes(node: Node) -> int:
+    value = node.meta.get("val")
+    if node.op == "get_attr" or not isinstance(value, Tensor):
+        return 0
+    return value.numel() * value.element_size()
