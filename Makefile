@@ -71,8 +71,9 @@ cross-tools:
 	    && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$$@" >/dev/null; then return; \
 	  else why="apt-get failed"; fi; \
 	  echo "note: could not install $$* ($$why): the $$tests tests cannot run" >&2; }; \
-	if ! command -v arm-none-eabi-gcc >/dev/null || ! command -v qemu-system-arm >/dev/null; then \
-	  get firmware gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm; fi; \
+	if ! command -v arm-none-eabi-gcc >/dev/null || ! command -v qemu-system-arm >/dev/null \
+	  || [ "$$(arm-none-eabi-g++ -print-file-name=libstdc++.a 2>/dev/null)" = libstdc++.a ]; then \
+	  get firmware gcc-arm-none-eabi libnewlib-arm-none-eabi libstdc++-arm-none-eabi-newlib qemu-system-arm; fi; \
 	if ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null; then get browser chromium; fi
 
 # One recipe checks the interpreter and says what is wrong; a bare "python3.11: not found" helps nobody.

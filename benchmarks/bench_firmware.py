@@ -16,7 +16,7 @@ from networks import NETWORKS
 from openneutron.compiler.compile import compile_graph
 from openneutron.compiler.microcode.format import Kernel
 from openneutron.converter.kernel_selection import KernelSelection, merge_selections
-from openneutron.firmware.build import Firmware, build_firmware, build_library
+from openneutron.firmware.build import Firmware, build_firmware
 from openneutron.firmware.emulator import compare, random_inputs, run_firmware, run_host
 from openneutron.firmware.program import FirmwareDelegate, FirmwareProgram
 from openneutron.options import CompileOptions
@@ -43,22 +43,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         for level in LEVELS:
             folder = Path(place) / level.strip("-")
-            library = build_library(folder / "library", level)
-            portable = build_library(folder / "portable", level, PORTABLE)
             first = next(iter(programs.values()))
-            full = build_firmware(first, folder / "full", library=library, optimize=level)
+            full = build_firmware(first, folder / "full", optimize=level)
             print(f"\n{level}")
             heads = f"{'kernels':>8}{'kernel code':>12}{'of all':>8}{'text':>8}"
             heads += f"{'instructions':>15}{'portable':>13}{'ratio':>7}"
             print(f"{'linked for':<40}{heads}")
             _row("all kernels", full, full)
             for name, program in programs.items():
-                firmware = _build(program, program.kernels, folder / program.name, library, level)
-                plain = _build(program, program.kernels, folder / f"{program.name}_portable", portable, level)
+                firmware = _build(program, program.kernels, folder / program.name, level)
+                plain = _build(program, program.kernels, folder / f"{program.name}_portable", level, PORTABLE)
                 _row(name, firmware, full, _instructions(firmware), _instructions(plain))
             if set(MERGED) <= set(programs):
                 kernels = _merged([programs[name] for name in MERGED])
-                firmware = _build(programs[MERGED[0]], kernels, folder / "merged", library, level)
+                firmware = _build(programs[MERGED[0]], kernels, folder / "merged", level)
                 _row(" and ".join(MERGED), firmware, full)
 
 
@@ -71,12 +69,16 @@ def _merged(programs: list[FirmwareProgram]) -> frozenset[Kernel]:
 
 
 def _build(
-    program: FirmwareProgram, kernels: frozenset[Kernel], folder: Path, library: Path, level: str
+    program: FirmwareProgram,
+    kernels: frozenset[Kernel],
+    folder: Path,
+    level: str,
+    defines: tuple[str, ...] = (),
 ) -> Firmware:
     folder.mkdir(parents=True)
     selection = folder / "some_kernel_selection.c"
     selection.write_text(_selection(kernels).code())
-    return build_firmware(program, folder, selection=selection, library=library, optimize=level)
+    return build_firmware(program, folder, selection=selection, optimize=level, defines=defines)
 
 
 def _instructions(firmware: Firmware) -> int:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 # The suite runs with two workers: a thread pool in each would only make them wait for one another.
 # Set before torch is imported, which is when it reads them.
@@ -10,6 +11,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import pytest
 from hypothesis import settings
+
+# Sources for firmware with ExecuTorch's runtime: beside the checkout, unless the environment names others.
+for name, file in (("EXECUTORCH_SOURCE", "executorch-src.tar.xz"), ("CMSIS_NN_SOURCE", "cmsis-nn.tar.xz")):
+    archive = Path(__file__).resolve().parents[2] / "shared" / "sources" / file
+    if archive.exists():
+        os.environ.setdefault(name, str(archive))
 
 # No deadline: the first example of a test pays for imports. Derandomized in CI, so that a red build is one
 # everybody can repeat; `HYPOTHESIS_PROFILE=explore` searches afresh.

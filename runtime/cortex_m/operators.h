@@ -1,5 +1,6 @@
 // The operators of the cortex_m dialect, with the parameters of their schemas in ExecuTorch's
-// backends/cortex_m/ops/operators.yaml, whose Python reference (operators.py beside it) defines what they compute.
+// backends/cortex_m/ops/operators.yaml, whose Python reference (operators.py beside it) defines what they compute;
+// where CMSIS-NN differs from it (average pooling), they do what CMSIS-NN does, so that a host run predicts the chip.
 //
 // These kernels are for the host: with them a program that has cortex_m:: operators runs in a Python process. They are
 // never part of a firmware; on the target, ExecuTorch's Cortex-M library, built on CMSIS-NN, registers its own.

@@ -55,22 +55,19 @@ struct Pool {
 };
 
 Error average_pool(Layout layout, const Tensor& input, IntList kernel_size, IntList stride, IntList padding,
-                   bool ceil_mode, int64_t zero_point, int64_t multiplier, int64_t shift, const Tensor& out) {
+                   bool ceil_mode, int64_t multiplier, int64_t shift, const Tensor& out) {
   CORTEX_M_REQUIRE(is_int32(multiplier) && is_exponent(shift));
   Pool pool;
   CORTEX_M_TRY(pool.prepare(input, kernel_size, stride, padding, ceil_mode, layout, out));
-  // The reference dequantizes, averages and quantizes again, in float; the value of each q is one of 256.
-  const float scale = static_cast<float>(std::ldexp(static_cast<double>(multiplier), static_cast<int>(shift) - 31));
-  const float zero = static_cast<float>(zero_point);
-  float values[256];
-  for (int q = -128; q < 128; ++q) values[q + 128] = (static_cast<float>(q) - zero) * scale;
+  // As CMSIS-NN: the sum of the taps over their number, halves away from zero, whatever the scale. The dialect's
+  // Python reference averages floats and differs by one step at times; the chip does not.
   pool.run(input, layout, out, [&](const FeatureMap& in, const int8_t* taps, int64_t rows, int64_t columns) {
-    float sum = 0;
+    int32_t sum = 0;
     for (int64_t y = 0; y < rows; ++y) {
-      for (int64_t x = 0; x < columns; ++x) sum += values[taps[y * in.h_step + x * in.w_step] + 128];
+      for (int64_t x = 0; x < columns; ++x) sum += taps[y * in.h_step + x * in.w_step];
     }
-    const float mean = sum / static_cast<float>(rows * columns);
-    return static_cast<int8_t>(to_int32(round_offset_clamp(mean / scale, zero, -128.0f, 127.0f)));
+    const int32_t count = static_cast<int32_t>(rows * columns), half = count / 2;
+    return static_cast<int8_t>((sum > 0 ? sum + half : sum - half) / count);
   });
   return Error::Ok;
 }
@@ -102,13 +99,13 @@ Error max_pool(Layout layout, const Tensor& input, IntList kernel_size, IntList 
 } // namespace
 
 CORTEX_M_AVERAGE_POOL(quantized_avg_pool2d_out) {
-  (void)scratch;
-  return average_pool(Layout::NCHW, input, kernel_size, stride, padding, ceil_mode, zero_point, multiplier, shift, out);
+  (void)zero_point, (void)scratch;
+  return average_pool(Layout::NCHW, input, kernel_size, stride, padding, ceil_mode, multiplier, shift, out);
 }
 
 CORTEX_M_AVERAGE_POOL(quantized_avg_pool2d_nhwc_out) {
-  (void)scratch;
-  return average_pool(Layout::NHWC, input, kernel_size, stride, padding, ceil_mode, zero_point, multiplier, shift, out);
+  (void)zero_point, (void)scratch;
+  return average_pool(Layout::NHWC, input, kernel_size, stride, padding, ceil_mode, multiplier, shift, out);
 }
 
 CORTEX_M_MAX_POOL(quantized_max_pool2d_out) {

@@ -4,10 +4,6 @@
 // activations is taken from the method's temporary allocator for each call: the delegates of a program run one after
 // the other, and need room for the largest, not for all. The payload stays where ExecuTorch loaded it; it is copied
 // only if that place is not aligned as the runtime needs it.
-#include <atomic>
-#include <cinttypes>
-#include <cstdlib>
-#include <mutex>
 #include <cstring>
 #include <new>
 
@@ -17,9 +13,10 @@
 #include <executorch/runtime/platform/log.h>
 
 #include "neutron.h"
-#include "neutron_pool.h"
+#include "neutron_backend.h"
 #include "neutron_payload.h"
 #include "payload.h"
+#include "threads.h"
 #include "transpose.h"
 
 namespace openneutron {
@@ -55,6 +52,11 @@ struct Handle {
   NeutronBuffer* outputs;
 };
 
+// For messages: not every C library a firmware is built with knows %zu.
+unsigned long number(size_t value) {
+  return static_cast<unsigned long>(value);
+}
+
 ScalarType scalar_type(uint32_t dtype) {
   switch (dtype) {
     case NEUTRON_DTYPE_INT8:
@@ -80,7 +82,7 @@ ScalarType scalar_type(uint32_t dtype) {
 void* allocate(MemoryAllocator* allocator, size_t bytes, const char* purpose) {
   void* memory = allocator != nullptr ? allocator->allocate(bytes, NEUTRON_ALIGNMENT) : nullptr;
   if (memory == nullptr) {
-    ET_LOG(Error, "%s: no memory for %s: %zu bytes needed", kName, purpose, bytes);
+    ET_LOG(Error, "%s: no memory for %s: %lu bytes needed", kName, purpose, number(bytes));
   }
   return memory;
 }
@@ -158,18 +160,18 @@ const Tensor* find_tensor(const Handle* handle, Span<EValue*> args, size_t port)
   const NeutronDescriptor& expected = is_input ? handle->model.inputs[index] : handle->model.outputs[index];
   const EValue* value = args[payload.maps[port] + (is_input ? 0u : payload.input_args)];
   if (!value->isTensor()) {
-    ET_LOG(Error, "%s: %s %zu is not a tensor", kName, what, index);
+    ET_LOG(Error, "%s: %s %lu is not a tensor", kName, what, number(index));
     return nullptr;
   }
   const Tensor& tensor = value->toTensor();
   if (tensor.scalar_type() != scalar_type(expected.dtype) || tensor.nbytes() != expected.bytes) {
     ET_LOG(
         Error,
-        "%s: %s %zu has %zu bytes of type %s, the program was compiled for %u bytes of type %s",
+        "%s: %s %lu has %lu bytes of type %s, the program was compiled for %u bytes of type %s",
         kName,
         what,
-        index,
-        tensor.nbytes(),
+        number(index),
+        number(tensor.nbytes()),
         executorch::runtime::toString(tensor.scalar_type()),
         static_cast<unsigned>(expected.bytes),
         executorch::runtime::toString(scalar_type(expected.dtype)));
@@ -247,66 +249,52 @@ struct Trace {
     kernels[stage] = kernel;
   }
 
-  static void call(void* context, uint32_t call, uint32_t kernel, int begin) {
-    auto* trace = static_cast<Trace*>(context);
+  void call(uint32_t call, uint32_t kernel, int begin) {
     if (kernel == NEUTRON_KERNEL_CASCADE) {
-      begin != 0 ? trace->begin_cascade(call) : trace->end_cascade();
-    } else if (trace->in_cascade && begin != 0) {
-      trace->step_began = trace->now();
-    } else if (trace->in_cascade) {
-      trace->end_step(call, kernel);
+      begin != 0 ? begin_cascade(call) : end_cascade();
+    } else if (in_cascade && begin != 0) {
+      step_began = now();
+    } else if (in_cascade) {
+      end_step(call, kernel);
     } else if (begin != 0) {
-      trace->entry = executorch::runtime::event_tracer_start_profiling_delegate(trace->tracer, nullptr, call);
+      entry = executorch::runtime::event_tracer_start_profiling_delegate(tracer, nullptr, call);
     } else {
       const char* name = neutron_kernel_name(kernel);
-      executorch::runtime::event_tracer_end_profiling_delegate(trace->tracer, trace->entry, name, std::strlen(name));
+      executorch::runtime::event_tracer_end_profiling_delegate(tracer, entry, name, std::strlen(name));
     }
   }
 };
 
-// Pools by their number of threads. They stay until the process ends: a run may be using one.
-class Pools {
- public:
-  bool use(uint32_t count) {
-    if (count < 1 || count > kMost) {
-      return false;
-    }
-    if (count == current_.load()) {
-      return true;
-    }
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (count > 1 && pools_[count].load() == nullptr) {
-      pools_[count].store(neutron_pool_create(count));
-    }
-    const bool made = count == 1 || pools_[count].load() != nullptr;
-    current_.store(made ? count : 1);
-    return made;
+// What the runtime calls during one run: the tracer, and the application's transfers.
+struct Callbacks {
+  Trace trace;
+  const NeutronBackendHooks* hooks;
+
+  static int32_t copy(void* context, void* destination, const void* source, size_t bytes, uint32_t channel) {
+    const NeutronBackendHooks* hooks = static_cast<Callbacks*>(context)->hooks;
+    return hooks->copy(hooks->context, destination, source, bytes, channel);
   }
 
-  // What a run is given: null for one thread.
-  const NeutronThreads* threads() const {
-    return neutron_pool_threads(pools_[current_.load()].load());
+  static int32_t wait(void* context, uint32_t channel) {
+    const NeutronBackendHooks* hooks = static_cast<Callbacks*>(context)->hooks;
+    return hooks->wait(hooks->context, channel);
   }
 
-  static Pools& get() {
-    static Pools* pools = new Pools; // never destroyed: threads may outlive static objects
-    return *pools;
+  static void traced(void* context, uint32_t call, uint32_t kernel, int begin) {
+    static_cast<Callbacks*>(context)->trace.call(call, kernel, begin);
   }
 
- private:
-  static constexpr uint32_t kMost = 64;
-
-  Pools() {
-    const char* count = std::getenv("OPENNEUTRON_THREADS");
-    if (count != nullptr) {
-      use(static_cast<uint32_t>(std::strtoul(count, nullptr, 10)));
-    }
+  NeutronHooks for_runtime() {
+    const bool transfers = hooks != nullptr;
+    return NeutronHooks{
+        this,
+        transfers && hooks->copy != nullptr ? &copy : nullptr,
+        transfers && hooks->wait != nullptr ? &wait : nullptr,
+        trace.tracer != nullptr ? &traced : nullptr};
   }
-
-  std::mutex mutex_;
-  std::atomic<uint32_t> current_{1};
-  std::atomic<NeutronPool*> pools_[kMost + 1]{};
 };
+
+const NeutronBackendHooks* application_hooks = nullptr;
 
 class NeutronBackend final : public BackendInterface {
  public:
@@ -348,7 +336,7 @@ class NeutronBackend final : public BackendInterface {
     const Payload& payload = handle->payload;
     const size_t expected = static_cast<size_t>(payload.input_args) + payload.outputs;
     if (args.size() != expected) {
-      ET_LOG(Error, "%s: called with %zu arguments, the payload has %zu", kName, args.size(), expected);
+      ET_LOG(Error, "%s: called with %lu arguments, the payload has %lu", kName, number(args.size()), number(expected));
       return Error::InvalidArgument;
     }
     MemoryAllocator* allocator = context.get_temp_allocator();
@@ -361,8 +349,9 @@ class NeutronBackend final : public BackendInterface {
       return Error::MemoryAllocationFailed;
     }
 
-    Trace trace{context.event_tracer(), {}};
-    const NeutronHooks hooks = {&trace, nullptr, nullptr, &Trace::call};
+    const NeutronBackendHooks* const around = application_hooks;
+    Callbacks callbacks{{context.event_tracer(), {}}, around};
+    const NeutronHooks hooks = callbacks.for_runtime();
     const NeutronRun run = {
         handle->inputs,
         payload.inputs,
@@ -370,9 +359,15 @@ class NeutronBackend final : public BackendInterface {
         payload.outputs,
         scratch,
         prefetch,
-        trace.tracer != nullptr ? &hooks : nullptr,
-        Pools::get().threads()};
+        &hooks,
+        threads()};
+    if (around != nullptr && around->enter != nullptr) {
+      around->enter(around->context, &handle->model);
+    }
     const NeutronStatus status = neutron_run(&handle->model, &run);
+    if (around != nullptr && around->leave != nullptr) {
+      around->leave(around->context, &handle->model);
+    }
     if (status != NEUTRON_STATUS_OK) {
       char text[kMessageBytes];
       ET_LOG(Error, "%s: %s", kName, neutron_describe(&handle->model, status, text, sizeof(text)));
@@ -390,6 +385,14 @@ class NeutronBackend final : public BackendInterface {
   }
 
  private:
+  static const NeutronThreads* threads() {
+#ifdef NEUTRON_BACKEND_THREADS
+    return backend_threads();
+#else
+    return nullptr;
+#endif
+  }
+
   // Give the runtime the tensor of a port, or a transposed copy of it.
   static Error bind(Handle* handle, Span<EValue*> args, size_t port, MemoryAllocator* allocator) {
     const Tensor* tensor = find_tensor(handle, args, port);
@@ -435,7 +438,6 @@ NeutronBackend backend;
 } // namespace
 } // namespace openneutron
 
-// For the program around: how many threads the next runs use; 0 if all is well.
-extern "C" __attribute__((visibility("default"))) int neutron_backend_set_threads(uint32_t count) {
-  return openneutron::Pools::get().use(count) ? 0 : 1;
+extern "C" void neutron_backend_set_hooks(const NeutronBackendHooks* hooks) {
+  openneutron::application_hooks = hooks;
 }

@@ -1,4 +1,4 @@
-/* Start-up, faults, memory protection and the clock of a Cortex-M33 (ARMv8-M main line). */
+/* Start-up, faults, memory protection and the clock of a Cortex-M33 or M55 (ARMv8-M main line). */
 #include "board.h"
 
 #include <stddef.h>
@@ -7,17 +7,14 @@
 #include "semihosting.h"
 
 extern uint8_t __stack_start[], __stack_end[], __data_start[], __data_end[], __data_load[], __bss_start[], __bss_end[];
-extern uint8_t __code_start[], __code_end[], __sram_start[], __sram_end[];
-extern uint8_t __microcode_start[], __microcode_end[], __weights_start[], __weights_end[];
+extern uint8_t __vectors_start[], __vectors_end[], __code_start[], __code_end[], __flash_start[], __flash_end[];
+extern uint8_t __sram_start[], __sram_end[];
+extern void (*const __init_array_start[])(void), (*const __init_array_end[])(void);
 
 int main(void);
 void firmware_reset(void);
 
 #define REGISTER(address) (*(volatile uint32_t *)(address))
-#define SYST_CSR REGISTER(0xE000E010u)
-#define SYST_RVR REGISTER(0xE000E014u)
-#define SYST_CVR REGISTER(0xE000E018u)
-#define SCB_ICSR REGISTER(0xE000ED04u)
 #define SCB_CFSR REGISTER(0xE000ED28u)
 #define SCB_MMFAR REGISTER(0xE000ED34u)
 #define MPU_CTRL REGISTER(0xE000ED94u)
@@ -27,26 +24,69 @@ void firmware_reset(void);
 #define MPU_MAIR0 REGISTER(0xE000EDC0u)
 
 #define STACK_PAINT 0xA5A5A5A5u
+#define MMARVALID (1u << 7)
+#define MSTKERR (1u << 4)
 
-static volatile uint32_t clock_rounds; /* how often the 24-bit clock went round */
+static uint32_t closed_start, closed_end; /* the piece of the flash that is closed */
+
+/* --- the clock: one that needs no interrupt, so that the stack's use is the application's alone --- */
+
+#ifdef __ARM_FEATURE_MVE /* mps3-an547: the 64-bit counter of the subsystem, at 32 MHz, and a timer's view of it */
+#define CLOCK_START 0x58000000u
+#define CLOCK_END 0x58101000u
+
+static void start_clock(void) { REGISTER(0x58100000u) = 1u; }
+
+uint64_t board_ticks(void) {
+    uint32_t high, low;
+    do { /* once more if the lower half went round in between */
+        high = REGISTER(CLOCK_START + 4u);
+        low = REGISTER(CLOCK_START);
+    } while (high != REGISTER(CLOCK_START + 4u));
+    return (uint64_t)high << 32 | low;
+}
+#else /* mps2-an505: a timer that counts down from 2^32 at 20 MHz; it is read more often than it goes round */
+#define CLOCK_START 0x50000000u
+#define CLOCK_END 0x50001000u
+
+static uint32_t clock_rounds, clock_before;
+
+static void start_clock(void) {
+    REGISTER(CLOCK_START + 8u) = REGISTER(CLOCK_START + 4u) = 0xFFFFFFFFu; /* reload, value */
+    REGISTER(CLOCK_START) = 1u;
+}
+
+uint64_t board_ticks(void) {
+    uint32_t now = 0xFFFFFFFFu - REGISTER(CLOCK_START + 4u);
+    clock_rounds += now < clock_before;
+    clock_before = now;
+    return (uint64_t)clock_rounds << 32 | now;
+}
+#endif
 
 /* --- start-up --- */
 
-void firmware_reset(void) {
+__attribute__((used, noinline)) static void start(void) {
     /* Paint the stack below this frame, to see later how deep it went. */
     volatile uint32_t *here = (volatile uint32_t *)__builtin_frame_address(0) - 16;
     for (volatile uint32_t *at = (volatile uint32_t *)(void *)__stack_start; at < here; ++at) *at = STACK_PAINT;
     memcpy(__data_start, __data_load, (size_t)(__data_end - __data_start));
     memset(__bss_start, 0, (size_t)(__bss_end - __bss_start));
-    SYST_RVR = 0xFFFFFFu;
-    SYST_CVR = 0;
-    SYST_CSR = 7u; /* the processor's clock, an interrupt at 0, run */
+    start_clock();
+    for (void (*const *at)(void) = __init_array_start; at != __init_array_end; ++at) (*at)();
     semihosting_exit(main() == 0);
+}
+
+/* The FPU (on a Cortex-M55 MVE too) comes before all C code: the compiler uses its registers to move memory. */
+__attribute__((naked)) void firmware_reset(void) {
+    __asm__ volatile(
+        "ldr r0, =0xE000ED88\n ldr r1, [r0]\n orr r1, r1, #(0xF << 20)\n str r1, [r0]\n dsb\n isb\n"
+        "b start\n");
 }
 
 uint32_t board_stack_bytes(void) {
     const uint32_t *at = (const uint32_t *)(const void *)__stack_start;
-    while (*at == STACK_PAINT) ++at;
+    while (at < (const uint32_t *)(const void *)__stack_end && *at == STACK_PAINT) ++at;
     return (uint32_t)(__stack_end - (const uint8_t *)at);
 }
 
@@ -56,10 +96,15 @@ uint32_t board_stack_bytes(void) {
 __attribute__((used)) static void report_fault(const uint32_t *frame) {
     uint32_t cause = SCB_CFSR;
     semihosting_text("fault ");
-    if (cause & 0x80u) { /* MMARVALID: an access that the memory protection forbids */
-        uint32_t address = SCB_MMFAR;
-        bool weights = address >= (uintptr_t)__weights_start && address < (uintptr_t)__weights_end;
-        semihosting_text(weights ? "access to weights in flash at " : "access to forbidden memory at ");
+    uint32_t address = SCB_MMFAR;
+    bool known = (cause & MMARVALID) != 0; /* an access that the memory protection forbids */
+    if (known && address >= closed_start && address < closed_end) {
+        semihosting_text("access to weights in flash at ");
+        semihosting_hex(address);
+    } else if ((cause & MSTKERR) || (known && (uint32_t)(uintptr_t)__stack_start - address - 1u < 65536u)) {
+        semihosting_text("the stack overflows: NEUTRON_STACK_BYTES is too small"); /* it is lowest in the SRAM */
+    } else if (known) {
+        semihosting_text("access to forbidden memory at ");
         semihosting_hex(address);
     } else {
         semihosting_text("with cause ");
@@ -71,9 +116,11 @@ __attribute__((used)) static void report_fault(const uint32_t *frame) {
     semihosting_exit(false);
 }
 
-__attribute__((naked)) static void on_fault(void) { __asm__ volatile("mrs r0, msp\n b report_fault\n"); }
-
-static void on_clock(void) { ++clock_rounds; }
+/* The stack may have no room left: report from its top, where nothing is needed any more but the frame. */
+__attribute__((naked)) static void on_fault(void) {
+    __asm__ volatile("mrs r0, msp\n ldr r1, =__stack_end\n sub r2, r1, r0\n cmp r2, #1024\n it hi\n"
+                     "movhi sp, r1\n b report_fault\n");
+}
 
 /* The first is the stack pointer, the others are handlers: an array of functions would be the wrong type for one. */
 typedef union {
@@ -84,48 +131,55 @@ typedef union {
 __attribute__((section(".vectors"), used)) static const Vector vectors[16] = {
     {.stack = __stack_end},  {.handler = firmware_reset}, {.handler = on_fault}, {.handler = on_fault},
     {.handler = on_fault},   {.handler = on_fault},       {.handler = on_fault}, {.handler = on_fault},
-    [11] = {.handler = on_fault}, [14] = {.handler = on_fault}, [15] = {.handler = on_clock},
+    [11] = {.handler = on_fault}, [14] = {.handler = on_fault},
 };
 
 /* --- memory protection --- */
 
 typedef enum { READ_WRITE = 0u, READ_ONLY = 2u } Access;
-enum { REGION_CODE, REGION_SRAM, REGION_MICROCODE, REGION_WEIGHTS };
+enum { REGION_VECTORS, REGION_CODE, REGION_SRAM, REGION_FLASH, REGION_FLASH_BEHIND, REGION_CLOCK };
 
 static void barrier(void) { __asm__ volatile("dsb\n isb" ::: "memory"); }
 
-static void region(uint32_t number, const uint8_t *start, const uint8_t *end, Access access, bool execute, bool enable) {
+static void region(uint32_t number, uint32_t start, uint32_t end, Access access, bool execute) {
     MPU_RNR = number;
     MPU_RLAR = 0;
-    if (!enable || start == end) return;
-    MPU_RBAR = (uint32_t)(uintptr_t)start | (uint32_t)access << 1 | (execute ? 0u : 1u);
-    MPU_RLAR = ((uint32_t)(uintptr_t)end - 32u) | 1u; /* attribute 0, enabled */
+    if (start >= end) return;
+    MPU_RBAR = start | (uint32_t)access << 1 | (execute ? 0u : 1u);
+    MPU_RLAR = (end - 32u) | 1u; /* attribute 0, enabled */
 }
 
-void board_open_weights(bool open) {
-    region(REGION_WEIGHTS, __weights_start, __weights_end, READ_ONLY, false, open);
+static uint32_t at(const uint8_t *address) { return (uint32_t)(uintptr_t)address; }
+
+/* Regions must not overlap: the flash is the piece before what is closed and the piece behind. */
+static void protect_flash(void) {
+    region(REGION_FLASH, at(__flash_start), closed_start, READ_ONLY, false);
+    region(REGION_FLASH_BEHIND, closed_end, at(__flash_end), READ_ONLY, false);
     barrier();
+}
+
+void board_close_flash(const void *start, uint32_t bytes) {
+    uint32_t first = ((uint32_t)(uintptr_t)start + 31u) & ~31u, last = ((uint32_t)(uintptr_t)start + bytes) & ~31u;
+    if (first >= last || first < at(__flash_start) || last > at(__flash_end)) return;
+    closed_start = first;
+    closed_end = last;
+    protect_flash();
+}
+
+void board_open_flash(void) {
+    closed_start = closed_end = at(__flash_end);
+    protect_flash();
 }
 
 void board_protect(void) {
     MPU_MAIR0 = 0x44u; /* normal memory, not cached */
-    region(REGION_CODE, __code_start, __code_end, READ_ONLY, true, true);
-    region(REGION_SRAM, __sram_start, __sram_end, READ_WRITE, false, true);
-    region(REGION_MICROCODE, __microcode_start, __microcode_end, READ_ONLY, false, true);
-    region(REGION_WEIGHTS, __weights_start, __weights_end, READ_ONLY, false, true);
+    region(REGION_VECTORS, at(__vectors_start), at(__vectors_end), READ_ONLY, true);
+    region(REGION_CODE, at(__code_start), at(__code_end), READ_ONLY, true);
+    region(REGION_SRAM, at(__sram_start), at(__sram_end), READ_WRITE, false);
+    region(REGION_CLOCK, CLOCK_START, CLOCK_END, READ_WRITE, false);
+    board_open_flash();
     /* Without PRIVDEFENA what no region covers is forbidden to everybody; ARMv8-M has no other way to forbid
      * reading to privileged code. */
     MPU_CTRL = 1u;
     barrier();
-}
-
-/* --- the clock --- */
-
-uint64_t board_ticks(void) {
-    uint32_t rounds, value;
-    do { /* once more if the clock went round in between */
-        rounds = clock_rounds;
-        value = SYST_CVR;
-    } while (rounds != clock_rounds || (SCB_ICSR & 1u << 26) != 0);
-    return (uint64_t)rounds << 24 | (0xFFFFFFu - value);
 }

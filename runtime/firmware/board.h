@@ -1,21 +1,30 @@
-/* What the application wants from the board: memory protection, a clock, the stack's high-water mark. */
+/* What the applications want from the board: memory protection, a clock, the stack's high-water mark. */
 #ifndef FIRMWARE_BOARD_H
 #define FIRMWARE_BOARD_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* From now on only code, SRAM and microcode can be accessed, and the weights while they are open. */
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* From now on code and flash can only be read, the SRAM only read and written, and nothing else accessed. */
 void board_protect(void);
 
-/* Whether the weights in flash may be read. The NPU cannot read flash: with weights that are prefetched, only
- * the copy callback may, and anything else that touches them faults. */
-void board_open_weights(bool open);
+/* From now on a read of these bytes of the flash faults. The NPU cannot read flash: while a delegate with prefetched
+ * weights runs, only the copy callback may. One piece at a time; its ends are rounded inwards to 32 bytes. */
+void board_close_flash(const void *start, uint32_t bytes);
+void board_open_flash(void);
 
 /* Ticks of the processor's clock since reset. */
 uint64_t board_ticks(void);
 
 /* The most stack that was in use since reset. */
 uint32_t board_stack_bytes(void);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

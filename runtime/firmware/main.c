@@ -17,6 +17,8 @@
 #define FIRMWARE_CLOSE_WEIGHTS(model) ((model)->prefetch_bytes != 0)
 #endif
 
+extern uint8_t __weights_start[], __weights_end[];
+
 #define PORTS 255u /* the payload format has no more */
 #define POOL(bytes) ((bytes) != 0 ? (bytes) : 16u)
 #define POOL_SECTION __attribute__((section(".pools"), aligned(16)))
@@ -55,12 +57,16 @@ static void trace(void *context, uint32_t call, uint32_t kernel, int begin) {
     }
 }
 
+static void close_weights(bool closed) {
+    if (closed) board_close_flash(__weights_start, (uint32_t)(__weights_end - __weights_start));
+}
+
 static int32_t copy(void *context, void *destination, const void *source, size_t bytes, uint32_t channel) {
     const Meter *m = (const Meter *)context;
     (void)channel; /* a board would start a DMA on it, and wait for it in the wait callback */
-    board_open_weights(true);
+    board_open_flash();
     memcpy(destination, source, bytes);
-    board_open_weights(!m->closed);
+    close_weights(m->closed);
     return 0;
 }
 
@@ -126,7 +132,6 @@ static bool run_delegate(uint32_t number, int32_t from, int32_t to) {
                           1};
     static NeutronModel model;
     static char text[160];
-    board_open_weights(true); /* preparing verifies their checksum */
     NeutronStatus status = neutron_prepare(&model, &image);
     if (status != NEUTRON_STATUS_OK) {
         return failed(number, "prepare", neutron_describe(&model, status, text, sizeof text));
@@ -147,9 +152,9 @@ static bool run_delegate(uint32_t number, int32_t from, int32_t to) {
                       .scratch = {scratch_pool, NEUTRON_SCRATCH_BYTES},
                       .prefetch = {prefetch_pool, NEUTRON_PREFETCH_BYTES},
                       .hooks = &hooks};
-    board_open_weights(!meter.closed);
+    close_weights(meter.closed);
     status = neutron_run(&model, &run);
-    board_open_weights(true);
+    board_open_flash();
     if (status != NEUTRON_STATUS_OK) {
         return failed(number, "run", neutron_describe(&model, status, text, sizeof text));
     }

@@ -57,6 +57,6 @@ void semihosting_hex(uint32_t value) {
     semihosting_text(text);
 }
 
-_Noreturn void semihosting_exit(bool ok) {
+void semihosting_exit(bool ok) {
     for (;;) (void)call(SYS_EXIT, ok ? STOPPED_APPLICATION_EXIT : STOPPED_RUN_TIME_ERROR);
 }

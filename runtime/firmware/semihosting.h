@@ -6,6 +6,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef enum { SEMIHOSTING_READ = 1, SEMIHOSTING_WRITE = 5 } SemihostingMode; /* "rb", "wb" */
 
 /* A handle, or -1. */
@@ -18,6 +22,10 @@ void semihosting_text(const char *text);
 void semihosting_number(uint64_t value);
 void semihosting_hex(uint32_t value);
 
-_Noreturn void semihosting_exit(bool ok);
+__attribute__((noreturn)) void semihosting_exit(bool ok);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -317,26 +317,48 @@ CODES: dict[str, CodeInfo] = {
     ),
     "ON701": CodeInfo(
         "cross tools missing",
-        "Building firmware needs a C compiler for the Cortex-M, running it an emulator; both are free.",
+        "Building firmware needs compilers and libraries for the Cortex-M, and running it an emulator; all "
+        "are free.",
     ),
     "ON702": CodeInfo("firmware does not build", "The cross compiler or the linker reported an error."),
     "ON703": CodeInfo(
         "firmware does not fit",
-        "Microcode and weights exceed the flash of the emulated board, or the pools exceed the SRAM given.",
+        "The program exceeds the flash of the emulated board, or its pools exceed the SRAM given.",
     ),
     "ON704": CodeInfo(
         "firmware failed",
-        "The firmware stopped with an error on the emulated Cortex-M33: the driver refused the program, the "
-        "processor faulted, or the emulator was stopped at its time limit.",
+        "The firmware stopped with an error on the emulated Cortex-M: the driver or ExecuTorch refused the "
+        "program, a pool was too small, the processor faulted, or the emulator was stopped at its limit.",
     ),
     "ON705": CodeInfo(
         "firmware and host differ",
-        "An output of the emulated Cortex-M33 is not the host simulator's, byte for byte. This is a bug.",
+        "An output of the emulated Cortex-M is not the host's: integers must be equal, floats within a "
+        "millionth of the largest. This is a bug, or a float operator of two C libraries before a rounding.",
     ),
     "ON706": CodeInfo(
         "nothing to build firmware for",
-        "The program has no delegate that OpenNeutron's firmware runs: all operators stayed on the CPU, or "
-        "NXP's converter made the delegates.",
+        "The program has no delegate, and firmware without ExecuTorch's runtime runs delegates alone: all "
+        "operators stayed on the CPU, or NXP's converter made the delegates.",
+    ),
+    "ON707": CodeInfo(
+        "source missing",
+        "Firmware that runs whole programs is built of the sources of ExecuTorch and, for the cortex_m "
+        "operators, of CMSIS-NN. Neither is in their packages: clone them, or give tarballs.",
+    ),
+    "ON708": CodeInfo(
+        "source of another version",
+        "The source is not of the version of the installed executorch: the format of programs or the list of "
+        "operators differs. A program written by the one may not run on the other.",
+    ),
+    "ON709": CodeInfo(
+        "no kernel for the target",
+        "The program calls an operator or a backend that firmware has no kernel for: neither ExecuTorch's "
+        "portable, quantized and Cortex-M kernels have it, nor the source that was given.",
+    ),
+    "ON710": CodeInfo(
+        "program for another core",
+        "The program's cortex_m operators were compiled for another Cortex-M: the memory they were given is "
+        "not what CMSIS-NN wants on this one.",
     ),
     "ON801": CodeInfo(
         "results of a search cannot be kept",

@@ -75,6 +75,21 @@ def run_program(program: LoadedProgram, calls: Sequence[Call]) -> list[torch.Ten
     return [torch.from_numpy(array) for array in outputs]
 
 
+def chip(call: Call) -> torch.Tensor:
+    """Average pooling as CMSIS-NN has it: the taps' sum over their number, halves away from zero."""
+    x, kernel, stride, padding, ceil_mode = call.arguments[:5]
+    nhwc = call.operator.endswith("_nhwc")
+    image = (x.permute(0, 3, 1, 2) if nhwc else x).double()
+    pool = torch.nn.functional.avg_pool2d
+    # The sum of a window and how many taps it has: both are averages over all of its places.
+    full = {"stride": stride, "padding": padding, "ceil_mode": ceil_mode, "divisor_override": 1}
+    kernel = kernel if len(kernel) == 2 else kernel * 2
+    sums, counts = pool(image, kernel, **full), pool(torch.ones_like(image), kernel, **full)
+    quotient = torch.trunc((sums.abs() + torch.floor(counts / 2)) / counts) * sums.sign()
+    result = quotient.to(torch.int8)
+    return result.permute(0, 2, 3, 1) if nhwc else result
+
+
 def reference(call: Call) -> torch.Tensor:
     """The result of the dialect's Python implementation."""
     return call(call.arguments)

@@ -1,4 +1,4 @@
-"""Programs as firmware on an emulated Cortex-M33: the host's bytes, only the kernels that are needed."""
+"""Delegates as firmware on an emulated Cortex-M: the host's bytes, only the kernels that are needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from openneutron.cli import main
 from openneutron.compiler.microcode.format import Kernel
 from openneutron.converter.kernel_selection import kernel_selection_code
 from openneutron.diagnostics import OpenNeutronError
-from openneutron.firmware.build import CORE
 from openneutron.firmware.emulator import compare, given_inputs, random_inputs, run_firmware, run_host
 from openneutron.firmware.sizes import read_map
 from openneutron.run.native import NativeModel
@@ -90,18 +89,16 @@ def test_two_delegates_share_one_selection_and_the_pools(build):
     assert f"NEUTRON_EXECUTORCH_PLANNED_BYTES {compiled('two_parts').planned_bytes}u" in header
 
 
-def test_a_library_that_is_linked_whole_is_thinned_too(build, library):
+def test_a_library_that_is_linked_whole_is_thinned_too(build):
     """As Zephyr links it: the weak table is in the link, yields to the strong one and is dropped."""
     firmware = build(program("cifarnet"), *compiled("cifarnet").kernel_selections)
-    objects = [*sorted(firmware.folder.glob("*.o")), "-Wl,--whole-archive", library, "-Wl,--no-whole-archive"]
-    link = (
-        "-nostartfiles",
-        "-Wl,--gc-sections",
-        "-Wl,-Map=whole.map",
-        "-T",
-        ROOT / "runtime/firmware/link.ld",
-    )
-    command = ["arm-none-eabi-gcc", *CORE, *link, *objects, "-o", "whole.elf"]
+    own = [o for o in firmware.objects if o.name.startswith("application__")]
+    library = firmware.folder / "libneutron.a"
+    subprocess.run(["arm-none-eabi-ar", "rcs", library, *(set(firmware.objects) - set(own))], check=True)
+    objects = [*own, "-Wl,--whole-archive", library, "-Wl,--no-whole-archive"]
+    place, core = ROOT / "runtime/firmware", firmware.core
+    link = ("-nostartfiles", "-Wl,--gc-sections", "-Wl,-Map=whole.map", f"-L{place}", "-T", core.script)
+    command = ["arm-none-eabi-gcc", *core.flags, *link, *objects, "-o", "whole.elf"]
     subprocess.run([str(c) for c in command], cwd=firmware.folder, check=True)
     assert read_map(firmware.folder / "whole.map").kernels == firmware.size.kernels
 
@@ -230,6 +227,7 @@ def test_the_command(tmp_path, capfd, monkeypatch):
         "--input",
         "1.npy",
     )
+    options = ("--bare", *options)
     assert main(["firmware", "my net, v1.pte", *options, "--json"]) == 0
     data = json.loads(capfd.readouterr().out)
     assert data["run"]["equal_bytes"] > 0 and data["run"]["instructions"] > 0
@@ -247,7 +245,7 @@ def test_a_program_without_delegates_is_refused(tmp_path, capfd):
     from openneutron.pipeline import compile_model
 
     compile_model(torch.nn.ReLU(), (torch.randn(1, 4),)).save(tmp_path / "cpu.pte")
-    assert main(["firmware", str(tmp_path / "cpu.pte"), "-o", str(tmp_path)]) == 1
+    assert main(["firmware", str(tmp_path / "cpu.pte"), "--bare", "-o", str(tmp_path)]) == 1
     assert "ON706" in capfd.readouterr().err
 
 

@@ -1,97 +1,162 @@
-"""Build a Cortex-M33 firmware that runs the delegates of a program, and run it under QEMU.
+"""Build a Cortex-M firmware that runs a program, and run it under QEMU.
 
-The runtime's C files are compiled with arm-none-eabi-gcc and linked with the program's microcode and weights.
-With --run the image is executed on QEMU's mps2-an505 board, and every output byte is compared with the host
-simulator's. Inputs are those of the delegates, one --input for each, in order; without them they are random.
+The image consists of ExecuTorch's runtime, the Neutron delegate and exactly the kernels the program calls;
+with --bare it runs the delegates alone, without ExecuTorch. With --run QEMU executes every method on given
+or random inputs, and every output is compared with the host's run. Inputs are those of the program, one
+--input for each, in order; with --bare those of its delegates.
+
+ExecuTorch's source and CMSIS-NN's are those of --executorch-source and --cmsis-nn-source, or of the variables
+EXECUTORCH_SOURCE and CMSIS_NN_SOURCE: a clone, or a tarball. `openneutron doctor` says whether they fit.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openneutron.diagnostics import fail
+
 if TYPE_CHECKING:
-    from openneutron.firmware.build import Firmware
-    from openneutron.firmware.emulator import FirmwareRun
+    from openneutron.firmware.whole import WholeFirmware, WholeProgram
+    from openneutron.firmware.whole_run import Runs, WholeRun
 
 NAME = "firmware"
-HELP = "build a Cortex-M33 firmware of a .pte, and run it under QEMU"
+HELP = "build a Cortex-M firmware of a .pte, and run it under QEMU"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     from openneutron.commands.compile import parse_size
+    from openneutron.firmware.cores import CORES, DEFAULT
 
     add = parser.add_argument
     add("file", metavar="FILE.pte", help="a program of the open converter")
-    add("--kernel-selection", metavar="F.c", help="link only these kernels (default: all)")
+    add("--core", default=DEFAULT.name, metavar="CORE", help=f"{', '.join(CORES)} (default: {DEFAULT.name})")
+    add("--bare", action="store_true", help="the delegates alone, without ExecuTorch's runtime")
+    add("--smallest", action="store_true", help="as --bare, if no operator is outside the delegates")
+    add("--executorch-source", metavar="PATH", help="a clone or tarball (default: $EXECUTORCH_SOURCE)")
+    add("--cmsis-nn-source", metavar="PATH", help="likewise, for cortex_m operators ($CMSIS_NN_SOURCE)")
+    add("--kernel-selection", metavar="F.c", help="link these Neutron kernels (default: the program's own)")
+    add("--export", metavar="DIR", help="write what an application of one's own needs, with a CMake project")
     add("--run", action="store_true", help="run it under QEMU and compare with the host")
-    add("--input", action="append", default=[], metavar="FILE", help="an .npy, once per delegate input")
+    add("--input", action="append", default=[], metavar="FILE", help="an .npy, once per input")
+    add("--samples", type=int, default=1, metavar="N", help="how many random inputs to run (default: 1)")
     add("--seed", type=int, default=0, help="of random inputs")
-    add(
-        "--sram", type=parse_size, metavar="BYTES", help="SRAM the firmware may use, e.g. 512K (default: all)"
-    )
+    add("--sram", type=parse_size, metavar="BYTES", help="SRAM it may use, e.g. 512K (default: all)")
     add("-o", "--output", metavar="DIR", help="where to build (default: <program>_firmware)")
     add("--json", action="store_true", help="print the result as one JSON object")
 
 
 def execute(args: argparse.Namespace) -> None:
     """Build, run, print."""
-    from openneutron.commands.progress import Steps
-    from openneutron.firmware.build import SRAM_BYTES, build_firmware
-    from openneutron.firmware.program import read_firmware_program
+    from openneutron.commands import firmware_bare
+    from openneutron.firmware.cores import find_firmware_core
+    from openneutron.firmware.whole import read_whole_program
 
-    steps = Steps()
-    program = read_firmware_program(Path(args.file))
+    if args.samples < 1:
+        fail("ON104", "option --samples", f"must be positive (got {args.samples})")
+    if args.bare and args.export:
+        fail("ON104", "option --export", "exports a program for ExecuTorch's runtime", "Leave out --bare.")
+    core = find_firmware_core(args.core)
+    if args.bare:
+        firmware_bare.execute(args, core)
+        return
+    program = read_whole_program(Path(args.file))
+    if args.smallest and program.delegates and not program.operators:
+        firmware_bare.execute(args, core)
+        return
+    _whole(args, program)
+
+
+def _whole(args: argparse.Namespace, program: WholeProgram) -> None:
+    from openneutron.commands.progress import Steps
+    from openneutron.firmware.check import check_whole
+    from openneutron.firmware.cores import SRAM_BYTES, find_firmware_core
+    from openneutron.firmware.export import export_program
+    from openneutron.firmware.whole import build_whole
+    from openneutron.firmware.whole_run import measure
+
+    steps, core, sram = Steps(), find_firmware_core(args.core), args.sram or SRAM_BYTES
     folder = Path(args.output or f"{program.name}_firmware")
     selection = Path(args.kernel_selection) if args.kernel_selection else None
+    inputs = _inputs(args, program)
+    sources = check_whole(program, core, args.executorch_source, args.cmsis_nn_source, sram_bytes=sram)
     with steps.step("Building"):
-        firmware = build_firmware(program, folder, selection=selection, sram_bytes=args.sram or SRAM_BYTES)
+        firmware = build_whole(program, folder, sources, core=core, selection=selection, sram_bytes=sram)
+    with steps.step("Measuring its memory"):
+        firmware = measure(firmware, sram)
     data = _built(firmware)
     if args.run:
         with steps.step("Running under QEMU"):
-            _add_run(data, *_run(args, firmware))
+            _add_run(data, firmware, inputs)
+    if args.export:
+        with steps.step("Exporting"):
+            export_program(firmware, Path(args.export), sources)
+        data["export"] = args.export
     if args.json:
         print(json.dumps(data, indent=2))
     else:
         _print(data, bool(args.input))
 
 
-def _run(args: argparse.Namespace, firmware: Firmware) -> tuple[FirmwareRun, int]:
+def _inputs(args: argparse.Namespace, program: WholeProgram) -> Runs:
     from openneutron.commands.samples import read_arrays
-    from openneutron.firmware.emulator import compare, given_inputs, random_inputs, run_firmware, run_host
+    from openneutron.firmware.whole_run import given_runs, random_runs
 
-    program = firmware.program
-    inputs = random_inputs(program, args.seed)
-    if args.input:
-        inputs = given_inputs(program, [array for name in args.input for array in read_arrays(Path(name))])
-    run = run_firmware(firmware, inputs)
-    return run, compare(program, run.outputs, run_host(program, inputs))
+    if not args.input:
+        return random_runs(program, args.samples, args.seed)
+    return given_runs(program, [array for name in args.input for array in read_arrays(Path(name))])
 
 
-def _built(firmware: Firmware) -> dict[str, Any]:
+def _built(firmware: WholeFirmware) -> dict[str, Any]:
     program, size = firmware.program, firmware.size
     return {
         "image": str(firmware.image),
+        "core": firmware.core.name,
+        "methods": list(program.info.methods),
         "delegates": len(program.delegates),
-        "cpu_operators": list(program.cpu_operators),
-        "pools": vars(program.pools),
-        "flash_bytes": program.flash_bytes,
+        "cpu_operators": list(program.operators),
+        "pools": asdict(firmware.pools),
+        "sram_bytes": firmware.pools.total + sum(p.data + p.bss for p in size.parts),
+        "flash_bytes": len(program.data),
         "kernels": list(size.kernels),
-        "kernel_text_bytes": size.kernel_text,
         "text_bytes": size.text,
-        "sizes": [vars(part) for part in size.parts],
+        "groups": [_size(part) for part in size.groups],
+        "sizes": [_size(part) for part in size.parts],
     }
 
 
-def _add_run(data: dict[str, Any], run: FirmwareRun, compared: int) -> None:
+def _size(part: Any) -> dict[str, Any]:
+    return dict(vars(part))
+
+
+def _add_run(data: dict[str, Any], firmware: WholeFirmware, inputs: Runs) -> None:
+    from openneutron.firmware.counts import write_counts
+    from openneutron.firmware.whole_run import compare_runs, host_runs, run_whole
+
+    run: WholeRun = run_whole(firmware, inputs)
+    found = compare_runs(firmware.program, run.outputs, host_runs(firmware.program, inputs))
+    write_counts(firmware, run)
     data["run"] = {
-        "equal_bytes": compared,
-        "instructions": run.instructions,
-        "stack_bytes": run.stack_bytes,
-        "counts": [vars(count) for count in run.counts],
+        "runs": sum(len(runs) for runs in inputs.values()),
+        "values": found.values,
+        "equal": found.equal,
+        "largest_difference": found.worst,
+        "instructions": {name: run.instructions(name) for name in firmware.program.info.methods},
+        "steps": [
+            {
+                "method": step.method,
+                "instruction": step.number,
+                "operator": step.operator,
+                "instructions": step.instructions,
+                "kernels": dict(step.kernels),
+                "border": step.border,
+            }
+            for step in run.steps
+        ],
     }
 
 
@@ -101,44 +166,46 @@ def _print(data: dict[str, Any], given: bool) -> None:
     from openneutron.report.terminal import make_console
 
     console = make_console()
+    columns = ("text", "data", "bss")
     table = Table("", "part", box=None, padding=(0, 2, 0, 0), title="Bytes linked", title_justify="left")
-    for column in ("text", "data", "bss"):
+    for column in columns:
         table.add_column(column, justify="right")
-    for part in data["sizes"]:
-        numbers = (f"{part[c]:,}" for c in ("text", "data", "bss"))
-        table.add_row(part["group"], part["name"], *numbers)
-    table.add_row("total", "", *(f"{sum(p[c] for p in data['sizes']):,}" for c in ("text", "data", "bss")))
+    for group in data["groups"]:
+        table.add_row(group["group"], "", *(f"{group[c]:,}" for c in columns))
+        parts = [p for p in data["sizes"] if p["group"] == group["group"] and "kernel" in p["group"]]
+        for part in parts:
+            table.add_row("", part["name"], *(f"{part[c]:,}" for c in columns))
+    table.add_row("total", "", *(f"{sum(p[c] for p in data['groups']):,}" for c in columns))
     console.print(table)
-    print(
-        f"kernels: {data['kernel_text_bytes']:,} bytes of code and constants, {len(data['kernels'])} kernels"
-    )
-    pools = ", ".join(f"{name} {value:,}" for name, value in data["pools"].items())
-    print(f"flash: {data['flash_bytes']:,} bytes of microcode and weights")
-    print(f"pools: {pools} bytes (neutron_pools.h; planned is ExecuTorch's)")
-    if data["cpu_operators"]:
-        print(
-            f"This firmware runs the program's {data['delegates']} delegate(s) only. The program also calls "
-            f"{', '.join(data['cpu_operators'])} on the CPU: to run it all, link ExecuTorch's runtime with "
-            "these operators and the delegate in runtime/executorch (docs/firmware.md)."
-        )
+    pools = ", ".join(f"{name} {value:,}" for name, value in data["pools"].items() if name != "lookup")
+    print(f"flash: {data['flash_bytes']:,} bytes of program, {data['text_bytes']:,} of code and constants")
+    print(f"SRAM: {data['sram_bytes']:,} bytes; pools: {pools} (measured; neutron_pools.h)")
     if "run" in data:
-        _print_run(console, data["run"], given)
+        _print_run(console, data, given)
+    if "export" in data:
+        print(f"export: {data['export']}")
     print(f"image: {data['image']}")
 
 
-def _print_run(console: Any, run: dict[str, Any], given: bool) -> None:
+def _print_run(console: Any, data: dict[str, Any], given: bool) -> None:
     from rich.table import Table
 
-    table = Table("delegate", "kernel", box=None, padding=(0, 2, 0, 0), title="On QEMU's Cortex-M33",
+    run = data["run"]
+    table = Table("method", "step", box=None, padding=(0, 2, 0, 0), title=f"On QEMU's {data['core']}",
                   title_justify="left")  # fmt: skip
-    for column in ("calls", "instructions"):
-        table.add_column(column, justify="right")
-    for count in run["counts"]:
-        row = (str(count["delegate"]), count["kernel"], f"{count['calls']:,}", f"{count['instructions']:,}")
-        table.add_row(*row)
-    table.add_row("total", "", "", f"{run['instructions']:,}")
+    table.add_column("instructions", justify="right")
+    for step in run["steps"]:
+        table.add_row(step["method"], step["operator"], f"{step['instructions']:,}")
+        for kernel, count in step["kernels"].items():
+            table.add_row("", f"  {kernel}", f"{count:,}")
+        if step["kernels"]:
+            table.add_row("", "  border", f"{step['border']:,}")
+    for name, total in run["instructions"].items():
+        table.add_row(name, "total", f"{total:,}")
     console.print(table)
-    print("instructions, not cycles: the emulator does not model the pipeline; exact to 50 a call")
-    print(f"stack: at most {run['stack_bytes']:,} bytes in use")
-    inputs = "the given" if given else "random"
-    print(f"outputs for {inputs} inputs: all {run['equal_bytes']:,} bytes equal the host simulator's")
+    print("instructions, not cycles: the emulator does not model the pipeline; exact to 50 a step")
+    kind = "the given" if given else "random"
+    equal = f"{run['equal']:,} of {run['values']:,} values equal the host's"
+    what = f"{run['runs']} run(s) on {kind} inputs: {equal}"
+    rest = f", the others within {run['largest_difference']:.1e} of the largest"
+    print(what + (rest if run["equal"] != run["values"] else ""))

@@ -1,7 +1,7 @@
 """Running a firmware under QEMU, and comparing what it computes with the host's simulator.
 
 QEMU counts instructions: with `-icount shift=0` each takes one nanosecond of its clock, which the firmware
-reads as SysTick. They are instructions, not cycles: QEMU does not know how long a Cortex-M33 takes for each.
+reads from a timer. They are instructions, not cycles: QEMU does not know how long a Cortex-M takes for each.
 """
 
 from __future__ import annotations
@@ -10,21 +10,20 @@ import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from openneutron.diagnostics import fail
-from openneutron.firmware.build import Firmware, find_tool
+from openneutron.firmware.build import Firmware
+from openneutron.firmware.cores import Core
 from openneutron.firmware.program import FirmwareDelegate, FirmwareProgram
+from openneutron.firmware.toolchain import find_tool
 from openneutron.run.native import NativeModel
 
-MACHINE = ("-M", "mps2-an505", "-cpu", "cortex-m33", "-display", "none", "-monitor", "none",
-           "-serial", "none", "-semihosting-config", "enable=on,target=native",
-           "-icount", "shift=0")  # fmt: skip
-TICK = 50  # nanoseconds, so instructions, of the board's 20 MHz clock: the counts are exact to that
 _KERNEL = re.compile(r"^kernel (\d+) (\w+) (\d+) (\d+)$", re.MULTILINE)
 _STACK = re.compile(r"^stack (\d+)$", re.MULTILINE)
-_PROBLEM = re.compile(r"^(?:error|fault) .*$", re.MULTILINE)
+_PROBLEM = re.compile(r"^(?:error|fault|log) .*$", re.MULTILINE)
 Arrays = list[np.ndarray]
 
 
@@ -52,15 +51,13 @@ class FirmwareRun:
         return sum(count.instructions for count in self.counts)
 
 
-def run_firmware(firmware: Firmware, inputs: Sequence[Arrays], timeout: float = 600.0) -> FirmwareRun:
-    """Run an image on the inputs of every delegate."""
-    folder, where = firmware.folder, firmware.image.name
+def emulate(core: Core, image: Path, folder: Path, timeout: float, hint: str = "") -> str:
+    """What an image printed until it said `done`; anything else is a diagnostic."""
     emulator = find_tool("qemu-system-arm")
-    (folder / "inputs.bin").write_bytes(b"".join(a.tobytes() for arrays in inputs for a in arrays))
     (folder / "outputs.bin").unlink(missing_ok=True)
     try:
         done = subprocess.run(
-            [emulator, *MACHINE, "-kernel", where],
+            [emulator, *core.machine, "-kernel", image.name],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -69,14 +66,22 @@ def run_firmware(firmware: Firmware, inputs: Sequence[Arrays], timeout: float = 
             timeout=timeout,
         )
     except subprocess.TimeoutExpired:
-        fail("ON704", where, f"did not end within {timeout:g} s", "Try a smaller model.")
+        fail("ON704", image.name, f"did not end within {timeout:g} s", "Try a smaller model.")
     report = done.stdout + done.stderr
     if done.returncode != 0 or "\ndone\n" not in report:
-        problem = _PROBLEM.search(report)
-        fail("ON704", where, problem[0] if problem else f"the emulator said: {report.strip()[-300:]}",
-             "Link the kernel, if one is missing: openneutron merge-kernels.")  # fmt: skip
+        lines = _PROBLEM.findall(report)
+        fail("ON704", image.name, "; ".join(lines) or f"the emulator said: {report.strip()[-300:]}", hint)
+    return report
+
+
+def run_firmware(firmware: Firmware, inputs: Sequence[Arrays], timeout: float = 600.0) -> FirmwareRun:
+    """Run an image on the inputs of every delegate."""
+    folder, tick = firmware.folder, firmware.core.tick
+    (folder / "inputs.bin").write_bytes(b"".join(a.tobytes() for arrays in inputs for a in arrays))
+    report = emulate(firmware.core, firmware.image, folder, timeout,
+                     "Link the kernel, if one is missing: openneutron merge-kernels.")  # fmt: skip
     counts = tuple(
-        KernelCount(int(d), kernel, int(calls), int(ticks) * TICK)
+        KernelCount(int(d), kernel, int(calls), round(int(ticks) * tick))
         for d, kernel, calls, ticks in _KERNEL.findall(report)
     )
     stack = _STACK.search(report)
@@ -110,7 +115,7 @@ def compare(program: FirmwareProgram, target: Sequence[Arrays], host: Sequence[A
 def random_inputs(program: FirmwareProgram, seed: int = 0) -> list[Arrays]:
     """Inputs of the right shapes and types for every delegate."""
     generator = np.random.default_rng(seed)
-    return [[_random(generator, shape, dtype) for shape, dtype in d.inputs] for d in program.delegates]
+    return [[random_array(generator, shape, dtype) for shape, dtype in d.inputs] for d in program.delegates]
 
 
 def given_inputs(program: FirmwareProgram, arrays: Sequence[np.ndarray]) -> list[Arrays]:
@@ -150,7 +155,8 @@ def _nbytes(shape: tuple[int, ...], dtype: np.dtype) -> int:
     return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
 
 
-def _random(generator: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def random_array(generator: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Values of a type: floats normally distributed, integers all over int8's range."""
     if dtype.kind == "f":
         return generator.standard_normal(shape).astype(dtype)
     if dtype.kind == "b":

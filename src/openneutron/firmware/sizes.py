@@ -8,7 +8,18 @@ from pathlib import Path
 
 # " .text.name 0xaddress 0xsize file"; a long name pushes the rest to the next line.
 _SECTION = re.compile(r"^ (\.[\w.]+)\s+0x([0-9a-f]+)\s+0x([0-9a-f]+) (\S.*)$", re.MULTILINE)
-_MEMBER = re.compile(r"libneutron\.a\((kernel|src)_(\w+)\.o\)")
+_OBJECT = re.compile(r"(?:^|/|\()([a-z]+)__(.+)\.o\)?$")
+# Groups of objects as `toolchain.Unit` has them, and what they are called here.
+_GROUPS = {
+    "core": "ExecuTorch core",
+    "registration": "ExecuTorch core",
+    "delegate": "delegate",
+    "cpu": "CPU kernel",
+    "cmsisnn": "CPU kernel",
+    "cpushared": "shared by CPU kernels",
+}
+_ORDER = ("kernel", "shared by kernels", "driver", "delegate", "CPU kernel", "shared by CPU kernels",
+          "ExecuTorch core", "application", "C library")  # fmt: skip
 _DRIVER = ("driver", "status", "default_kernels")  # what every firmware has, whatever its kernels
 
 
@@ -16,7 +27,7 @@ _DRIVER = ("driver", "status", "default_kernels")  # what every firmware has, wh
 class Size:
     """Bytes of one part of the image."""
 
-    group: str  # kernel | shared by kernels | driver | application | C library
+    group: str  # of _ORDER
     name: str
     text: int = 0
     data: int = 0
@@ -44,6 +55,17 @@ class ImageSize:
         """The kernels that are linked."""
         return tuple(part.name for part in self.parts if part.group == "kernel")
 
+    @property
+    def groups(self) -> tuple[Size, ...]:
+        """Text, data and bss of every group."""
+        found = {part.group: Size(part.group, "") for part in self.parts}
+        for part in self.parts:
+            old = found[part.group]
+            found[part.group] = replace(
+                old, text=old.text + part.text, data=old.data + part.data, bss=old.bss + part.bss
+            )
+        return tuple(found.values())
+
     def _text(self, *groups: str) -> int:
         return sum(part.text for part in self.parts if part.group in groups)
 
@@ -60,24 +82,25 @@ def read_map(path: Path) -> ImageSize:
         key = _part(file)
         part = parts.get(key) or Size(*key)
         parts[key] = replace(part, **{column: getattr(part, column) + int(size, 16)})
-    order = ("kernel", "shared by kernels", "driver", "application", "C library")
-    return ImageSize(tuple(sorted(parts.values(), key=lambda p: (order.index(p.group), p.name))))
+    return ImageSize(tuple(sorted(parts.values(), key=lambda p: (_ORDER.index(p.group), p.name))))
 
 
 def _column(section: str) -> str | None:
     kind = section.split(".")[1]
-    if kind in ("text", "rodata", "vectors", "ARM"):
+    if kind in ("text", "rodata", "vectors", "ARM", "init_array"):
         return "text"
     return kind if kind in ("data", "bss") else None
 
 
 def _part(file: str) -> tuple[str, str]:
-    if member := _MEMBER.search(file):
-        kind, name = member.groups()
-        if kind == "kernel":
-            return "kernel", name.upper()
+    found = _OBJECT.search(file)
+    if found is None:  # a member of an archive that came with the compiler
+        return "C library", "libc, libm, libstdc++, libgcc"
+    group, name = found.groups()
+    if group == "kernel":
+        return "kernel", name.upper()
+    if group == "src":
         return ("driver" if name in _DRIVER else "shared by kernels"), name
-    if file.endswith(")"):  # a member of another archive
-        return "C library", "libc, libgcc"
-    name = Path(file).stem
-    return ("driver" if name == "kernel_selection" else "application"), name
+    if name == "kernel_selection":
+        return "driver", name
+    return _GROUPS.get(group, "application"), name

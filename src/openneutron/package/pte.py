@@ -72,6 +72,9 @@ class MethodInfo:
     operators: tuple[str, ...]  # with overload, as ExecuTorch registers them: "aten::add.out"
     delegates: tuple[Delegate, ...]
     planned_bytes: int  # memory ExecuTorch plans for the method's tensors
+    planned_buffers: tuple[int, ...] = ()  # the same by buffer
+    instructions: tuple[str, ...] = ()  # of the first chain: an operator, a backend, or what else it is
+    most_arguments: int = 0  # of an operator
     delegate_calls: dict[int, int] = field(default_factory=dict)  # instruction -> index into `delegates`
 
 
@@ -156,11 +159,30 @@ def _method(program, plan) -> MethodInfo:  # type: ignore[no-untyped-def]
         name=plan.name,
         inputs=tuple(read_tensor(plan.values[i]) for i in plan.inputs),
         outputs=tuple(read_tensor(plan.values[i]) for i in plan.outputs),
-        operators=tuple(f"{op.name}.{op.overload}" if op.overload else op.name for op in plan.operators),
+        operators=tuple(_operator(op) for op in plan.operators),
         delegates=tuple(_delegates(program, plan)),
         planned_bytes=sum(plan.non_const_buffer_sizes),
+        planned_buffers=tuple(plan.non_const_buffer_sizes[1:]),  # the first stands for constants
+        instructions=tuple(_instruction(plan, i.instr_args) for c in plan.chains[:1] for i in c.instructions),
+        most_arguments=_most_arguments(plan),
         delegate_calls=_delegate_calls(plan),
     )
+
+
+def _operator(op) -> str:  # type: ignore[no-untyped-def]
+    return f"{op.name}.{op.overload}" if op.overload else str(op.name)
+
+
+def _instruction(plan, call) -> str:  # type: ignore[no-untyped-def]
+    kind = type(call).__name__
+    if kind == "KernelCall":
+        return _operator(plan.operators[call.op_index])
+    return str(plan.delegates[call.delegate_index].id) if kind == "DelegateCall" else kind
+
+
+def _most_arguments(plan) -> int:  # type: ignore[no-untyped-def]
+    calls = [i.instr_args for chain in plan.chains for i in chain.instructions]
+    return max((len(c.args) for c in calls if type(c).__name__ == "KernelCall"), default=0)
 
 
 def _delegate_calls(plan) -> dict[int, int]:  # type: ignore[no-untyped-def]

@@ -1,0 +1,32 @@
+/* What the application around ExecuTorch may tell the delegate. On a host nothing of it is needed. */
+#ifndef NEUTRON_BACKEND_H
+#define NEUTRON_BACKEND_H
+
+#include "neutron.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Callbacks; all may be null. `copy` and `wait` are those of NeutronHooks: they fetch prefetched weights by DMA, where
+ * the delegate would copy with the CPU. `enter` and `leave` are called around every run of a delegate, for its power,
+ * its clock, or memory protection. */
+typedef struct NeutronBackendHooks {
+    void *context;
+    int32_t (*copy)(void *context, void *destination, const void *source, size_t bytes, uint32_t channel);
+    int32_t (*wait)(void *context, uint32_t channel);
+    void (*enter)(void *context, const NeutronModel *model);
+    void (*leave)(void *context, const NeutronModel *model);
+} NeutronBackendHooks;
+
+/* From now on the delegates call these, which must stay where they are; null: none. */
+void neutron_backend_set_hooks(const NeutronBackendHooks *hooks);
+
+/* How many threads the next runs use; 0 if all is well. Hosts only. */
+int neutron_backend_set_threads(uint32_t count);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,143 @@
+"""A program for an application of one's own: its bytes, pools and kernels, and a CMake project of them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from openneutron.files import write_atomically
+from openneutron.firmware.build import runtime_folder
+from openneutron.firmware.operators import Kernels, prim_defines
+from openneutron.firmware.sources import CMSIS_NN_COMMIT, Sources, git_commands
+from openneutron.firmware.toolchain import CXX, make_folder
+from openneutron.firmware.whole import (
+    ASSEMBLY,
+    CMSIS_NN_SPEED,
+    CORE_FILES,
+    DEFINES,
+    KERNEL_SPEED,
+    POOLS_HEADER,
+    SELECTION,
+    SIZE,
+    WholeFirmware,
+)
+
+
+def export_program(firmware: WholeFirmware, folder: Path, sources: Sources) -> None:
+    """Write the folder: nothing in it is of the emulator."""
+    make_folder(folder)
+    program = firmware.program
+    write_atomically(folder / "program.pte", program.data)
+    write_atomically(folder / ASSEMBLY, program.assembly().encode())
+    write_atomically(folder / POOLS_HEADER, firmware.pools.header(program.name).encode())
+    if program.delegates:
+        shutil.copyfile(firmware.folder / SELECTION, folder / SELECTION)
+    for library, place in firmware.kernels.registrations:
+        _copy(place, folder / "registrations" / library)
+    _copy(sources.generated / "executorch/schema", folder / "generated/executorch/schema")
+    write_atomically(folder / "main.cpp", _main(firmware).encode())
+    write_atomically(folder / "CMakeLists.txt", _cmake(firmware, sources).encode())
+
+
+def _copy(place: Path, folder: Path) -> None:
+    make_folder(folder)
+    for file in sorted(place.iterdir()):
+        if file.suffix == ".h" or file.name == "RegisterCodegenUnboxedKernelsEverything.cpp":
+            shutil.copyfile(file, folder / file.name)
+
+
+def _main(firmware: WholeFirmware) -> str:
+    name, method = next(iter(firmware.program.info.methods.items()))
+    spans, at = [], 0
+    for size in method.planned_buffers:
+        spans.append(f"{{planned_pool + {at}, {size}}}")
+        at += -(-size // 16) * 16
+    inputs = [
+        f"  void* input_{i} = method->mutable_input({i}).toTensor().mutable_data_ptr();\n"
+        f"  (void)input_{i};  // write {spec} here"
+        for i, spec in enumerate(method.inputs)
+        if spec is not None
+    ]
+    return _fill(
+        "main.cpp",
+        METHOD=name,
+        BUFFERS=f"  Span<uint8_t> buffers[] = {{{', '.join(spans) or '{}'}}};",
+        COUNT=str(len(spans)),
+        INPUTS="\n".join(inputs),
+    )
+
+
+def _cmake(firmware: WholeFirmware, sources: Sources) -> str:
+    kernels, runtime = firmware.kernels, runtime_folder()
+    commands = git_commands()
+    neutron: list[str] = []
+    if firmware.program.delegates:
+        found = [*sorted((runtime / "src").glob("*.c")), *sorted((runtime / "kernels").glob("*.c"))]
+        found += [runtime / "executorch/neutron_backend.cpp", runtime / "executorch/payload.cpp"]
+        neutron = [f"${{OPENNEUTRON_RUNTIME}}/{file.relative_to(runtime)}" for file in found]
+        neutron.append(f"${{HERE}}/{SELECTION}")
+    groups = {
+        "EXECUTORCH_FILES": [f"${{EXECUTORCH_SOURCE}}/{f}.cpp" for f in (*CORE_FILES, _PLATFORM)],
+        "KERNEL_FILES": [
+            f"${{EXECUTORCH_SOURCE}}/{f.relative_to(sources.executorch)}" for _, f in kernels.files
+        ],
+        "CMSIS_NN_FILES": [
+            f"${{CMSIS_NN_SOURCE}}/{f.relative_to(sources.cmsis_nn)}"
+            for f in kernels.cmsis_nn
+            if sources.cmsis_nn is not None
+        ],
+        "REGISTRATIONS": [
+            f"${{HERE}}/registrations/{library}/RegisterCodegenUnboxedKernelsEverything.cpp"
+            for library, _ in kernels.registrations
+        ],
+        "NEUTRON_FILES": neutron,
+    }
+    includes = ("include", "generated", "src", "executorch") if neutron else ()
+    return _fill(
+        "CMakeLists.txt",
+        NAME=firmware.program.name,
+        PROJECT="".join(c if c.isalnum() else "_" for c in firmware.program.name),
+        CORE=firmware.core.name,
+        EXECUTORCH_COMMAND=commands[0],
+        CMSIS_NN_COMMAND=commands[1],
+        CMSIS_NN_COMMIT=CMSIS_NN_COMMIT[:12],
+        RUNTIME=runtime.as_posix(),
+        CORE_FLAGS=" ".join(firmware.core.flags),
+        CHECK_CMSIS_NN=_CHECK_CMSIS_NN.replace("@COMMAND@", commands[1]) if groups["CMSIS_NN_FILES"] else "",
+        SOURCES="\n".join(f"set({name}\n  {_quoted(files)})" for name, files in groups.items()),
+        CXX_FLAGS=";".join(CXX),
+        DEFINES=" ".join(d.removeprefix("-D") for d in DEFINES),
+        NEUTRON_INCLUDES=" ".join(f'"${{OPENNEUTRON_RUNTIME}}/{d}"' for d in includes),
+        SIZE=SIZE,
+        CMSIS_NN_SPEED=CMSIS_NN_SPEED,
+        KERNEL_SPEED=KERNEL_SPEED,
+        KERNELS=str(kernels.count),
+        PRIM=_prim(kernels),
+    )
+
+
+_PLATFORM = "runtime/platform/default/minimal"  # weak: an application's own functions replace it
+_CHECK_CMSIS_NN = """if(NOT EXISTS "${CMSIS_NN_SOURCE}/Include/arm_nnfunctions.h")
+  message(FATAL_ERROR "CMSIS_NN_SOURCE is no source of CMSIS-NN: @COMMAND@")
+endif()"""
+
+
+def _prim(kernels: Kernels) -> str:
+    if not kernels.prim:
+        return ""
+    options = ";".join((SIZE, *prim_defines(kernels.prim)))
+    return (
+        'set_source_files_properties("${EXECUTORCH_SOURCE}/kernels/prim_ops/register_prim_ops.cpp"\n'
+        f'  PROPERTIES COMPILE_OPTIONS "{options}")\n'
+    )
+
+
+def _quoted(files: list[str]) -> str:
+    return "\n  ".join(f'"{file}"' for file in files)
+
+
+def _fill(name: str, **values: str) -> str:
+    template = (runtime_folder() / "firmware/export" / f"{name}.in").read_text()
+    for key, value in values.items():
+        template = template.replace(f"@{key}@", value)
+    return template.rstrip() + "\n"

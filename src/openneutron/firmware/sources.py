@@ -1,0 +1,199 @@
+"""The sources firmware with ExecuTorch's runtime is built of: a user's clones or tarballs of them.
+
+They must belong to the installed executorch: a program is written by the one and read by the other. The
+format of programs and the lists of operators are compared, byte for byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+from openneutron.diagnostics import fail
+from openneutron.firmware.toolchain import cache_folder, digest_of, make_folder, run_tool
+
+EXECUTORCH, CMSIS_NN = "EXECUTORCH_SOURCE", "CMSIS_NN_SOURCE"
+CMSIS_NN_COMMIT = "dbf45dbfcc515421dd6099037d3e2637b90748c8"  # what ExecuTorch 1.5 pins
+_MARKS = {EXECUTORCH: "runtime/executor/program.cpp", CMSIS_NN: "Include/arm_nnfunctions.h"}
+_NAMES = {EXECUTORCH: "ExecuTorch", CMSIS_NN: "CMSIS-NN"}
+# What must be the same in the source and in the wheel.
+_SHARED = (
+    "schema/program.fbs",
+    "schema/scalar_type.fbs",
+    "kernels/portable/functions.yaml",
+    "kernels/quantized/quantized.yaml",
+    "backends/cortex_m/ops/operators.yaml",
+)
+_CODE = ("runtime", "kernels/portable", "kernels/prim_ops", "kernels/quantized", "schema",
+         "codegen/templates", "backends/cortex_m/ops", "extension/data_loader")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Both sources, found and compared with the wheel."""
+
+    executorch: Path
+    cmsis_nn: Path | None
+
+    @cached_property
+    def include(self) -> Path:
+        """A folder in which ExecuTorch's is called `executorch`, as its includes want it."""
+        name = hashlib.sha256(str(self.executorch).encode()).hexdigest()[:16]
+        folder = cache_folder() / "include" / name
+        make_folder(folder)
+        link = folder / "executorch"
+        if not link.is_symlink() or link.resolve() != self.executorch:
+            link.unlink(missing_ok=True)
+            link.symlink_to(self.executorch, target_is_directory=True)
+        return folder
+
+    @cached_property
+    def flatbuffers(self) -> Path:
+        """The headers of flatbuffers: a submodule of a clone, or beside the folder."""
+        for folder in (self.executorch / "third-party/flatbuffers", self.executorch.parent / "flatbuffers"):
+            if (folder / "include/flatbuffers/flatbuffers.h").exists():
+                return folder / "include"
+        fail("ON707", str(self.executorch), "has no third-party/flatbuffers: the submodule is not there",
+             f"git -C {self.executorch} submodule update --init third-party/flatbuffers")  # fmt: skip
+
+    @cached_property
+    def generated(self) -> Path:
+        """The C++ header of the program format, made of the schema by the wheel's own flatc."""
+        folder = cache_folder() / "generated" / self.digest[:16]
+        header = folder / "executorch/schema/program_generated.h"
+        if not header.exists():
+            make_folder(folder)
+            schemas = [self.executorch / name for name in _SHARED[:2]]
+            with tempfile.TemporaryDirectory(dir=folder) as name:
+                options = ("--cpp", "--cpp-std", "c++11", "--gen-mutable", "--scoped-enums", "-o", name)
+                run_tool([wheel_folder() / "data/bin/flatc", *options, *schemas])
+                make_folder(header.parent)
+                for file in Path(name).iterdir():
+                    file.replace(header.parent / file.name)
+        return folder
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all that is compiled or included."""
+        files = [f for part in _CODE for f in (self.executorch / part).rglob("*")
+                 if f.suffix in (".h", ".cpp", ".fbs", ".yaml", ".ini")]  # fmt: skip
+        files += list(self.flatbuffers.rglob("*.h"))
+        found = digest_of(files)
+        if self.cmsis_nn is not None:
+            found += digest_of(f for f in self.cmsis_nn.rglob("*.[ch]"))
+        return hashlib.sha256(found.encode()).hexdigest()
+
+
+def package_folder(name: str) -> Path:
+    """Where a package is installed."""
+    found = find_spec(name)
+    if found is None or not found.submodule_search_locations:
+        fail("ON707", name, "the package is not installed", "Install openneutron again.")
+    return Path(next(iter(found.submodule_search_locations)))
+
+
+def wheel_folder() -> Path:
+    """The installed executorch package."""
+    return package_folder("executorch")
+
+
+def git_commands() -> tuple[str, str]:
+    """How a user gets both sources."""
+    tag = "v" + version("executorch").split("+")[0]
+    return (
+        f"git clone --depth 1 --branch {tag} --recurse-submodules=third-party/flatbuffers "
+        "https://github.com/pytorch/executorch.git",
+        "git clone https://github.com/ARM-software/CMSIS-NN.git cmsis-nn && "
+        f"git -C cmsis-nn checkout {CMSIS_NN_COMMIT}",
+    )
+
+
+def find_sources(
+    executorch: str | Path | None = None, cmsis_nn: str | Path | None = None, *, needs_cmsis_nn: bool = True
+) -> Sources:
+    """The sources an option or the environment names; what is missing or does not fit is a diagnostic."""
+    first = _locate(EXECUTORCH, executorch)
+    second = _locate(CMSIS_NN, cmsis_nn) if needs_cmsis_nn else None
+    _compare(first)
+    if second is not None:
+        _check_cmsis_nn(second)
+    return Sources(first, second)
+
+
+def _locate(name: str, given: str | Path | None) -> Path:
+    where = given or os.environ.get(name)
+    command = git_commands()[0 if name == EXECUTORCH else 1]
+    option = "--" + name.lower().replace("_", "-")
+    if not where:
+        fail("ON707", _NAMES[name], f"its source is needed: neither {option} nor {name} says where it is",
+             f"Get it ({command}) and give its folder, or a tarball of it.")  # fmt: skip
+    path = Path(where).expanduser().resolve()
+    if path.is_file():
+        path = _unpack(path)
+    elif not path.is_dir():
+        fail("ON707", str(where), "there is no such folder or tarball", f"Get it: {command}")
+    mark = _MARKS[name]
+    found = [path, *sorted(p for p in path.iterdir() if p.is_dir())]
+    for folder in found:
+        if (folder / mark).exists():
+            return folder
+    fail("ON707", str(where), f"is no source of {_NAMES[name]}: it has no {mark}", f"Get it: {command}")
+
+
+def _unpack(archive: Path) -> Path:
+    name = hashlib.sha256(archive.read_bytes()).hexdigest()[:16]
+    folder = cache_folder() / "sources" / name
+    if not folder.exists():
+        make_folder(folder.parent)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:
+            inside = Path(unfinished) / "all"
+            try:
+                with tarfile.open(archive) as file:
+                    file.extractall(inside, filter="data")
+            except (tarfile.TarError, OSError, EOFError) as error:
+                fail(
+                    "ON707", str(archive), f"cannot be unpacked: {error}", "Give a .tar, .tar.gz or .tar.xz."
+                )
+            if not folder.exists():  # another process may have been quicker
+                inside.rename(folder)
+    return folder
+
+
+def _compare(source: Path) -> None:
+    wheel, here = wheel_folder(), version("executorch").split("+")[0]
+    for name in _SHARED:
+        theirs, ours = source / name, wheel / name
+        if not theirs.exists() or theirs.read_bytes() != ours.read_bytes():
+            file = source / "version.txt"
+            named = file.read_text().strip() if file.exists() else "unknown"
+            problem = f"its {name} is not the installed package's" if theirs.exists() else f"it has no {name}"
+            fail(
+                "ON708",
+                str(source),
+                problem,
+                f"The installed executorch is {here}, the source says {named}. Get the one of that version: "
+                f"{git_commands()[0]}",
+            )
+    templates = source / "codegen/templates/RegisterCodegenUnboxedKernels.cpp"
+    if not templates.exists():
+        fail("ON707", str(source), "it has no codegen/templates", f"Get it: {git_commands()[0]}")
+
+
+def _check_cmsis_nn(source: Path) -> None:
+    """A clone knows its commit; of a tarball it is believed."""
+    if not (source / ".git").exists():
+        return
+    done = subprocess.run(["git", "-C", str(source), "rev-parse", "HEAD"], capture_output=True, text=True)
+    commit = done.stdout.strip()
+    if re.fullmatch(r"[0-9a-f]{40}", commit) and commit != CMSIS_NN_COMMIT:
+        fail("ON708", str(source), f"is at commit {commit[:12]}; ExecuTorch pins {CMSIS_NN_COMMIT[:12]}",
+             f"git -C {source} checkout {CMSIS_NN_COMMIT}")  # fmt: skip

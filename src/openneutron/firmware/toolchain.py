@@ -1,0 +1,137 @@
+"""The cross compiler, and a cache of what it has compiled.
+
+An object is known by all that makes it: the compiler, its flags, the source and every header it may include.
+Objects are used again by any firmware that wants the same; the cache may be wiped at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from openneutron.diagnostics import fail
+from openneutron.firmware.cores import Core
+
+PREFIX = "arm-none-eabi-"
+PACKAGES = "gcc-arm-none-eabi libnewlib-arm-none-eabi libstdc++-arm-none-eabi-newlib qemu-system-arm"
+# No contraction: a fused multiply-add rounds once where the definition rounds twice.
+COMMON = ("-ffp-contract=off", "-ffunction-sections", "-fdata-sections")
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
+C = ("-std=c11", "-Wconversion")
+CXX = ("-std=c++17", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-use-cxa-atexit")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One file to compile. `group` and `name` are the object's, by which sizes are told apart."""
+
+    group: str
+    name: str
+    source: Path
+    flags: tuple[str, ...] = ()
+    includes: tuple[Path, ...] = ()
+    headers: str = ""  # a digest of what the includes hold
+
+
+def cache_folder() -> Path:
+    """Where objects and unpacked sources are kept: OPENNEUTRON_CACHE, else the user's cache folder."""
+    own = os.environ.get("OPENNEUTRON_CACHE")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(own) if own else base / "openneutron" / "firmware"
+
+
+def find_tool(name: str) -> str:
+    """A cross tool's path; a missing one is a diagnostic that says what to install."""
+    path = shutil.which(name)
+    if path is None:
+        fail("ON701", name, "is not installed or not in the PATH",
+             f"Debian and Ubuntu: apt-get install {PACKAGES}")  # fmt: skip
+    return path
+
+
+def check_tools(*, cxx: bool = False, emulator: bool = False) -> None:
+    """Every tool a build needs, before it begins."""
+    compiler = find_tool(f"{PREFIX}gcc")
+    libraries = [("libc.a", "newlib", "the C library")]
+    if cxx:
+        find_tool(f"{PREFIX}g++")
+        libraries.append(("libstdc++.a", "libstdc++", "the C++ library"))
+    if emulator:
+        find_tool("qemu-system-arm")
+    for file, name, what in libraries:
+        done = subprocess.run(
+            [compiler, f"-print-file-name={file}"], capture_output=True, text=True, check=True
+        )
+        if not Path(done.stdout.strip()).is_absolute():  # the bare name comes back when there is none
+            fail("ON701", name, f"{what} for the cross compiler is not installed",
+                 f"Debian and Ubuntu: apt-get install {PACKAGES}")  # fmt: skip
+
+
+def digest_of(files: Iterable[Path], root: Path | None = None) -> str:
+    """A digest of files, their names included."""
+    found = hashlib.sha256()
+    for path in sorted(files):
+        name = path.relative_to(root) if root else Path(path.name)
+        found.update(f"{name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def compile_units(units: Sequence[Unit], core: Core, workers: int | None = None) -> list[Path]:
+    """Their objects, in order; those that are not in the cache are compiled."""
+    compilers = {suffix: find_tool(f"{PREFIX}{tool}") for suffix, tool in
+                 ((".c", "gcc"), (".S", "gcc"), (".cpp", "g++"))}  # fmt: skip
+    with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
+        return list(pool.map(lambda unit: _compile(unit, core, compilers[unit.source.suffix]), units))
+
+
+def run_tool(command: Sequence[object], folder: Path | None = None) -> None:
+    """Run a tool of the compiler; an error is a diagnostic with its last lines."""
+    done = subprocess.run([str(c) for c in command], cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        marks = ("error:", "undefined reference", "multiple definition", "will not fit", "overflowed")
+        named = [line for line in lines if any(m in line for m in marks) and "collect2" not in line] or lines[
+            -6:
+        ]
+        what = " | ".join(dict.fromkeys(named[:6])) or f"exit code {done.returncode}"
+        fail("ON702", Path(str(command[0])).name, what)
+
+
+def _compile(unit: Unit, core: Core, compiler: str) -> Path:
+    flags = (*core.flags, *COMMON, *unit.flags)
+    key = hashlib.sha256(repr((flags, _version(compiler), unit.headers)).encode())
+    key.update(unit.source.read_bytes())
+    folder = cache_folder() / "objects" / core.name / key.hexdigest()[:24]
+    result = folder / f"{unit.group}__{unit.name}.o"
+    if not result.exists():
+        make_folder(folder)
+        with tempfile.NamedTemporaryFile(dir=folder, suffix=".o", delete=False) as file:
+            unfinished = Path(file.name)
+        try:
+            includes = [f"-I{path}" for path in unit.includes]
+            run_tool([compiler, *flags, *includes, "-c", unit.source, "-o", unfinished])
+            unfinished.replace(result)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    return result
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail("ON601", str(folder), f"cannot be made: {error.strerror}", "Choose another place.")
+
+
+@cache
+def _version(compiler: str) -> str:
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
