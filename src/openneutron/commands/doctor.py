@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import platform
 import shutil
 import sys
@@ -47,7 +48,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def examine() -> list[Check]:
     """Every finding."""
-    return [_python(), *_packages(), *_compilers(), *_native(), *_cross_tools(), _sdk()]
+    return [_python(), *_packages(), *_compilers(), *_native(), *_cross_tools(), *_sources(), _sdk()]
 
 
 def _python() -> Check:
@@ -130,6 +131,7 @@ def _clash() -> Check:
 def _cross_tools() -> list[Check]:
     package = {
         "arm-none-eabi-gcc": "gcc-arm-none-eabi libnewlib-arm-none-eabi",
+        "arm-none-eabi-g++": "gcc-arm-none-eabi libstdc++-arm-none-eabi-newlib",
         "qemu-system-arm": "qemu-system-arm",
     }
     checks = []
@@ -137,6 +139,38 @@ def _cross_tools() -> list[Check]:
         path = shutil.which(tool)
         remedy = "" if path else f"Only for firmware images: apt-get install {name}"
         checks.append(Check(tool, OK if path else NOTE, "installed" if path else "not found", remedy))
+    return checks
+
+
+def _sources() -> list[Check]:
+    """What firmware with ExecuTorch's runtime is built of, and where it is kept once it is built."""
+    from openneutron.diagnostics import OpenNeutronError
+    from openneutron.firmware.sources import CMSIS_NN, EXECUTORCH, find_sources, git_commands
+    from openneutron.firmware.toolchain import cache_folder
+
+    checks = []
+    for what, variable, command in zip(
+        ("ExecuTorch's source", "CMSIS-NN's source"), (EXECUTORCH, CMSIS_NN), git_commands(), strict=True
+    ):
+        if not os.environ.get(variable):
+            remedy = f"Only for firmware that runs whole programs: {command}, then {variable}=..."
+            checks.append(Check(what, NOTE, f"{variable} is not set", remedy))
+            continue
+        if variable == CMSIS_NN and not os.environ.get(EXECUTORCH):
+            checks.append(Check(what, NOTE, "not looked at without ExecuTorch's"))
+            continue
+        try:
+            found = find_sources(needs_cmsis_nn=variable == CMSIS_NN)
+            place = found.cmsis_nn if variable == CMSIS_NN else found.executorch
+            same = "" if variable == CMSIS_NN else ": schema and operator lists equal the installed package's"
+            checks.append(Check(what, OK, f"{place}{same}"))
+        except OpenNeutronError as error:
+            problem = error.diagnostic
+            checks.append(Check(what, BAD, f"{problem.where}: {problem.problem}", problem.hint))
+    kept = cache_folder()
+    checks.append(
+        Check("firmware cache", OK, f"{kept}{'' if kept.exists() else ' (empty)'}", f"Wipe: rm -r {kept}")
+    )
     return checks
 
 
