@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 # The suite runs with two workers: a thread pool in each would only make them wait for one another.
@@ -29,6 +30,14 @@ NEEDS = {
     "firmware": ((("arm-none-eabi-gcc",), ("qemu-system-arm",)), "OPENNEUTRON_REQUIRE_FIRMWARE"),
     "browser": ((("chromium", "chromium-browser", "google-chrome"),), "OPENNEUTRON_REQUIRE_BROWSER"),
 }
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Rehearsals are remembered for one session, not in the user's own folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

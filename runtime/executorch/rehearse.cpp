@@ -1,7 +1,11 @@
-// neutron_rehearse FILE.pte: load every method of a program and run it once on zeros.
+// neutron_rehearse FILE.pte SECONDS: load every method of a program and run it on zeros and on noise.
 //
 // A damaged program can end the process that runs it, in a kernel that asserts or by a wild address. Python lets
-// this process try first. The exit code is 0, or 1 if ExecuTorch reported an error; a signal means damage.
+// this process try first. The exit code is 0, 1 if ExecuTorch did not load the program, 3 if a method did not run;
+// a signal means damage. No more than SECONDS of CPU time and the machine's memory are taken.
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -11,6 +15,7 @@
 #include <executorch/extension/tensor/tensor.h>
 
 using executorch::aten::DimOrderType;
+using executorch::aten::ScalarType;
 using executorch::aten::SizesType;
 using executorch::extension::Module;
 using executorch::runtime::Error;
@@ -20,7 +25,21 @@ using executorch::runtime::Tag;
 
 namespace {
 
-bool run(Module& module, const std::string& name) {
+// Floats and bytes may be anything; a wide integer may be an index, for which only 0 is always right.
+void fill(std::vector<uint8_t>& data, ScalarType type, uint32_t seed) {
+  uint32_t state = seed * 2654435761u;
+  for (size_t i = 0; i < data.size(); ++i) {
+    state = state * 1664525u + 1013904223u;
+    if (seed != 0 && type == ScalarType::Float) {
+      // Sign and exponent of a number between 2^-8 and 2^8, whatever its fraction.
+      data[i] = static_cast<uint8_t>(i % 4 == 3 ? (state >> 31 << 7 | 0x3E | (state >> 25 & 1)) : state >> 24);
+    } else if (seed != 0 && type == ScalarType::Char) {
+      data[i] = static_cast<uint8_t>(state >> 24);
+    }
+  }
+}
+
+bool run(Module& module, const std::string& name, uint32_t seed) {
   auto meta = module.method_meta(name);
   if (!meta.ok()) {
     return false;
@@ -42,9 +61,10 @@ bool run(Module& module, const std::string& name) {
     }
     std::vector<SizesType> sizes(info->sizes().begin(), info->sizes().end());
     std::vector<DimOrderType> order(info->dim_order().begin(), info->dim_order().end());
-    std::vector<uint8_t> zeros(info->nbytes());
+    std::vector<uint8_t> data(info->nbytes());
+    fill(data, info->scalar_type(), seed);
     tensors.push_back(executorch::extension::make_tensor_ptr(
-        std::move(sizes), std::move(zeros), std::move(order), {}, info->scalar_type()));
+        std::move(sizes), std::move(data), std::move(order), {}, info->scalar_type()));
     inputs.emplace_back(*tensors.back());
   }
   return module.execute(name, inputs).ok();
@@ -52,11 +72,22 @@ bool run(Module& module, const std::string& name) {
 
 } // namespace
 
+void limit(int what, rlim_t most) {
+  rlimit now{};
+  if (getrlimit(what, &now) == 0 && (now.rlim_max == RLIM_INFINITY || most < now.rlim_max)) {
+    const rlimit lower{most, most};
+    setrlimit(what, &lower);
+  }
+}
+
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: %s FILE.pte\n", argv[0]);
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: %s FILE.pte SECONDS\n", argv[0]);
     return 2;
   }
+  limit(RLIMIT_CORE, 0);
+  limit(RLIMIT_CPU, static_cast<rlim_t>(std::strtoul(argv[2], nullptr, 10)));
+  limit(RLIMIT_AS, static_cast<rlim_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)));
   Module module(argv[1]);
   if (module.load(Program::Verification::InternalConsistency) != Error::Ok) {
     return 1;
@@ -67,7 +98,7 @@ int main(int argc, char** argv) {
   }
   bool good = true;
   for (const std::string& name : *names) {
-    good = run(module, name) && good;
+    good = run(module, name, 0) && run(module, name, 1) && good;
   }
-  return good ? 0 : 1;
+  return good ? 0 : 3;
 }

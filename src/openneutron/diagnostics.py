@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 
+def printable(text: str) -> str:
+    """The text with `?` for what a terminal obeys instead of showing: escapes, controls, direction marks."""
+    return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+
+
 @dataclass(frozen=True)
 class Diagnostic:
     """One problem: where it is, what it is, and what to do about it."""
@@ -23,7 +28,7 @@ class Diagnostic:
 
     def __str__(self) -> str:
         text = f"{self.code}: {self.where}: {self.problem}" if self.where else f"{self.code}: {self.problem}"
-        return f"{text}\n  hint: {self.hint}" if self.hint else text
+        return printable(f"{text}\n  hint: {self.hint}" if self.hint else text)
 
 
 @dataclass(frozen=True)
@@ -268,6 +273,11 @@ CODES: dict[str, CodeInfo] = {
     ),
     "ON518": CodeInfo(
         "not a number of threads", "`threads` or OPENNEUTRON_THREADS is not a number of threads for a run."
+    ),
+    "ON519": CodeInfo(
+        "the program does not end",
+        "A program that this process did not compile is first run in a process of its own. There it did not "
+        "end within a minute: it is far too large for this machine, or it is hostile and runs for ever.",
     ),
     "ON601": CodeInfo(
         "file cannot be written", "The output folder does not exist, is full or is not writable."

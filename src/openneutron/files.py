@@ -44,7 +44,7 @@ def read_file(path: Path, code: str = "ON602", most: int = MOST_BYTES) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         reason = getattr(error, "strerror", None) or error
         fail(code, str(path), f"cannot be read: {reason}", "Check that it is a file and may be read.")
-    with os.fdopen(handle, "rb") as file:
+    try:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
             kind = _KINDS.get(stat.S_IFMT(found.st_mode), "not a file")
@@ -53,10 +53,12 @@ def read_file(path: Path, code: str = "ON602", most: int = MOST_BYTES) -> bytes:
             fail(
                 code, str(path), f"has {found.st_size:,} bytes; at most {most:,} are read", "Check the path."
             )
-        try:
+        with open(handle, "rb", closefd=False) as file:
             return file.read(most)  # a file that grows meanwhile is not followed
-        except OSError as error:
-            fail(code, str(path), f"cannot be read: {error.strerror}", "Check the disk.")
+    except OSError as error:
+        fail(code, str(path), f"cannot be read: {error.strerror}", "Check the disk.")
+    finally:
+        os.close(handle)
 
 
 def read_text(path: Path, code: str) -> str:

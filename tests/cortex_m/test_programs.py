@@ -133,13 +133,13 @@ def test_wrong_arguments_are_errors_not_crashes(tmp_path: Path) -> None:
             program.run(inputs_of(calls), f"call_{i}")
     path = tmp_path / "wrong.pte"
     path.write_bytes(data)
-    assert subprocess.run([str(REHEARSE), str(path)], capture_output=True).returncode == 1
+    assert subprocess.run([str(REHEARSE), str(path), "60"], capture_output=True).returncode == 3
 
 
 def test_the_rehearsal_knows_the_operators(tmp_path: Path) -> None:
     path = tmp_path / "good.pte"
     path.write_bytes(compile_calls([Call(name, next(CASES[name](Maker(5)))) for name in CASES]))
-    done = subprocess.run([str(REHEARSE), str(path)], capture_output=True, text=True)
+    done = subprocess.run([str(REHEARSE), str(path), "60"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -16,7 +16,7 @@ from openneutron.litert.file import write
 from openneutron.package.program import CompiledProgram
 from openneutron.package.pte import inspect_program
 from openneutron.package.seal import is_sealed, seal
-from openneutron.run import program as program_module
+from openneutron.run import rehearsal
 from openneutron.run.delegate import load_runtime
 from openneutron.run.litert import load_litert
 from openneutron.run.program import load_program
@@ -221,7 +221,7 @@ def test_delegate_not_built(tmp_path: Path) -> None:
 
 def test_without_rehearsal_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A partial build runs whole programs all the same."""
-    monkeypatch.setattr(program_module, "REHEARSE", tmp_path / "absent")
+    monkeypatch.setattr(rehearsal, "REHEARSE", tmp_path / "absent")
     load_program(unsealed()).run(random_inputs(Plain.shapes, 0))
 
 

@@ -85,6 +85,7 @@ REMEDIES: dict[str, str] = {
     "ON606": "`openneutron eval MODEL --data labelled.npz`.",
     "ON607": "`openneutron explain` lists all codes.",
     "ON608": "Write it again with `openneutron report MODEL -o FILE.json`.",
+    "ON519": "`openneutron run FILE.pte --trust`, if you know where the file comes from.",
     "ON609": "Set TMPDIR to a folder with room: `TMPDIR=/var/tmp openneutron ...`.",
     "ON699": "Run it again with --debug.",
     "ON701": "Debian and Ubuntu: apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm.",

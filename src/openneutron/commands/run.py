@@ -31,6 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run N times, for the time")
     parser.add_argument("--threads", type=int, metavar="N", help="default: OPENNEUTRON_THREADS, else 1")
     parser.add_argument("--seed", type=int, default=0, help="of random inputs")
+    parser.add_argument(
+        "--trust", action="store_true", help="skip the rehearsal in a process of its own (.pte of your own)"
+    )
     parser.add_argument("--target", default=DEFAULT_TARGET, help=f"{', '.join(TARGETS)} (default)")
     parser.add_argument(
         "--etdump", metavar="FILE", help="profile: write ExecuTorch's event trace and print it (.pte only)"
@@ -90,7 +93,9 @@ def _load(path: Path, args: argparse.Namespace) -> tuple[Any, list[tuple[tuple[i
         return model, [(shape, str(dtype)) for shape, dtype in model.inputs]
     from openneutron.run.program import load_program
 
-    program = load_program(path, target=args.target, etdump=bool(args.etdump), threads=args.threads)
+    program = load_program(
+        path, target=args.target, etdump=bool(args.etdump), threads=args.threads, trust=args.trust
+    )
     specs = [(s.shape, s.dtype) for s in program.method().inputs if s is not None]
     return program, specs
 

@@ -17,7 +17,7 @@ from openneutron.diagnostics import fail
 from openneutron.target import DEFAULT_TARGET
 
 SUFFIX = "_kernel_selection.c"
-_FIELD = re.compile(r" \* (converter|target): (\S.*?)\s*$")
+_FIELD = re.compile(r" \* (converter|target): ([\w.+-][\w .+-]*?)\s*$")
 _ENTRY = re.compile(r"\s*\[NEUTRON_KERNEL_(\w+)\] = \w+,")
 _AGAIN = "Write it again: openneutron compile MODEL --dump_kernel_selection_code."
 

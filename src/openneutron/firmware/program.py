@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -134,7 +135,8 @@ class FirmwareProgram:
 def read_firmware_program(source: Path | bytes, target: str = DEFAULT_TARGET) -> FirmwareProgram:
     """The delegates of a .pte; one that has none for our firmware is refused."""
     info = inspect_program(source)
-    name = source.stem if isinstance(source, Path) else "program"
+    # The name goes into comments of C and assembly.
+    name = re.sub(r"[^\w .+-]", "?", source.stem) if isinstance(source, Path) else "program"
     payloads = info.payloads()
     if not payloads:
         fail(

@@ -9,7 +9,7 @@ import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-from openneutron.diagnostics import OpenNeutronError, fail
+from openneutron.diagnostics import OpenNeutronError, fail, printable
 from openneutron.litert.ir import Builtin, Graph, Op, Quant, Tensor, Trait, kinds
 
 _FILE_ID = b"TFL3"
@@ -189,12 +189,15 @@ def _read_graph(source: _Source) -> Graph:
             for i in ([] if entry.inputs is None else entry.inputs)
         ]
         ops.append(Op(kind, inputs, pick(entry.outputs), _read_options(kind, entry), origin=(),
-                      custom_name=(code.customCode or b"").decode()))  # fmt: skip
+                      custom_name=_text(code.customCode)))  # fmt: skip
         for t in ops[-1].outputs:
             ops[-1].origin += (t.name,)
-    return Graph(
-        pick(subgraph.inputs), pick(subgraph.outputs), ops, (subgraph.name or b"main").decode() or "main"
-    )
+    return Graph(pick(subgraph.inputs), pick(subgraph.outputs), ops, _text(subgraph.name) or "main")
+
+
+def _text(raw: bytes | None) -> str:
+    """A name in the file, fit for a terminal."""
+    return printable((raw or b"").decode(errors="replace")).replace("\n", "?")
 
 
 def _checked(index: int, count: int) -> int:
@@ -204,7 +207,7 @@ def _checked(index: int, count: int) -> int:
 
 
 def _read_tensor(source: _Source, entry: Any, index: int, names: set[str]) -> Tensor:
-    name = (entry.name or b"").decode(errors="replace") or f"t{index}"
+    name = _text(entry.name) or f"t{index}"
     if name in names:
         name = f"{name}:{index}"
     names.add(name)

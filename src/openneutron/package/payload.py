@@ -72,10 +72,9 @@ class Payload:
             return Stamp("eiq_neutron_sdk", None, None, "NXP's Neutron runtime")
         header = own.unpack(own.Header, self.microcode)
         number = header.converter_version
-        name = header.converter.rstrip(b"\0").decode(errors="replace")
         targets = {code: target for target, code in own.TARGET_IDS.items()}
         return Stamp(
-            converter=f"{name} {number >> 16}.{number >> 8 & 255}.{number & 255}",
+            converter=f"{header.name} {number >> 16}.{number >> 8 & 255}.{number & 255}",
             format_version=header.format_version,
             target=targets.get(header.target, f"unknown (id {header.target})"),
             runs_on="OpenNeutron's firmware and simulator",

@@ -26,7 +26,7 @@ from openneutron.files import write_atomically
 from openneutron.litert.ir import Graph
 from openneutron.options import CompileOptions
 from openneutron.package.pte import ProgramInfo, parse_program
-from openneutron.package.seal import seal
+from openneutron.package.seal import remember, seal
 from openneutron.partition.clusters import Rejected
 from openneutron.partition.partitioner import TablePartitioner
 from openneutron.stopwatch import EXIR, PACKAGE, stage
@@ -238,7 +238,8 @@ def package_program(
         kept = {name: copy_graph(edge.exported_program(name)) for name in partitioners}
         with stage(EXIR):
             program = edge.to_executorch()
-        return describe(seal(program.buffer), kept, partitioners, npu_nodes, not_asked, program._etrecord)
+        pte = remember(seal(program.buffer))
+        return describe(pte, kept, partitioners, npu_nodes, not_asked, program._etrecord)
 
 
 def by_method(value: Any) -> dict[str, Any]:

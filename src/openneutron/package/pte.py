@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from openneutron.diagnostics import fail
+from openneutron.files import read_file
 from openneutron.package.payload import Payload, parse
 from openneutron.package.seal import check_seal
 from openneutron.partition.partitioner import BACKEND_ID
@@ -27,6 +29,7 @@ _DTYPES = {
     "BOOL": "bool",
     "UINT16": "uint16",
 }
+_NAME = re.compile(r"[\w.:<>/+-]{1,256}", re.ASCII)  # of a method, operator or backend
 _FILE_IDENTIFIER = b"ET12"
 _HEADER = struct.Struct(
     "<4sIQQQ"
@@ -101,18 +104,7 @@ def read_program(source: Path | str | bytes) -> tuple[bytes, str]:
     """The bytes of a program and a name for messages; an unreadable file is a diagnostic."""
     if isinstance(source, bytes | bytearray | memoryview):
         return bytes(source), "program"
-    path = Path(source)
-    try:
-        return path.read_bytes(), str(path)
-    except FileNotFoundError:
-        fail("ON510", str(path), "there is no such file", "Check the path.")
-    except OSError as error:
-        fail(
-            "ON510",
-            str(path),
-            f"cannot be read: {error.strerror}",
-            "Check that it is a file and may be read.",
-        )
+    return read_file(Path(source), "ON510"), str(source)
 
 
 def check_program(data: bytes, where: str) -> bool:
@@ -150,6 +142,9 @@ def parse_program(data: bytes, where: str, sealed: bool) -> ProgramInfo:
             f"the program cannot be read ({type(error).__name__})",
             "Copy or compile it again.",
         )
+    names = [n for m in methods.values() for n in (m.name, *m.operators, *(d.backend for d in m.delegates))]
+    if strange := next((n for n in names if not _NAME.fullmatch(n)), None):
+        fail("ON512", where, f"{strange[:40]!r} in it is no name", "Copy or compile it again.")
     return ProgramInfo(methods, len(data), sealed)
 
 

@@ -6,8 +6,6 @@ ExecuTorch itself reports a number, or ends the process.
 
 from __future__ import annotations
 
-import subprocess
-import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +15,7 @@ import numpy as np
 import torch
 
 from openneutron.diagnostics import OpenNeutronError, fail
-from openneutron.files import write_atomically
+from openneutron.files import scratch_folder, write_atomically
 from openneutron.package.payload import check_fits
 from openneutron.package.pte import (
     MethodInfo,
@@ -28,8 +26,10 @@ from openneutron.package.pte import (
     parse_program,
     read_program,
 )
-from openneutron.run.delegate import REHEARSE, load_runtime, use_threads
+from openneutron.package.seal import was_made_here
+from openneutron.run.delegate import load_runtime, use_threads
 from openneutron.run.native import NativeModel
+from openneutron.run.rehearsal import rehearse
 from openneutron.run.threads import thread_count
 from openneutron.target import DEFAULT_TARGET
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from executorch.runtime import Method, Runtime
 
 Input = torch.Tensor | np.ndarray
-_REHEARSAL_SECONDS = 60
 
 
 class LoadedProgram:
@@ -98,8 +97,8 @@ class LoadedProgram:
 
     def write_etdump(self, path: Path) -> None:
         """Write the events of all runs so far for ExecuTorch's Inspector; needs `etdump=True` at loading."""
-        with tempfile.TemporaryDirectory() as folder:
-            events, debug = Path(folder) / "events", Path(folder) / "debug"  # ExecuTorch wants both
+        with scratch_folder() as folder:
+            events, debug = folder / "events", folder / "debug"  # ExecuTorch wants both
             self._program.write_etdump_result_to_file(str(events), str(debug))
             write_atomically(Path(path), events.read_bytes())
 
@@ -158,12 +157,16 @@ def load_program(
     target: str = DEFAULT_TARGET,
     etdump: bool = False,
     threads: int | None = None,
+    trust: bool = False,
 ) -> LoadedProgram:
-    """Load a .pte file (or its bytes) to run it here; whatever is wrong with it is a diagnostic."""
+    """Load a .pte file (or its bytes) to run it here; whatever is wrong with it is a diagnostic.
+
+    A program this process did not compile is rehearsed first, in a process of its own; `trust` skips that.
+    """
     data, where = read_program(source)
     sealed = check_program(data, where)
     runtime = load_runtime()
-    if not sealed:
+    if not trust and not was_made_here(data):
         rehearse(data, where)
     info = parse_program(data, where, sealed)
     for method in info.methods.values():
@@ -171,27 +174,6 @@ def load_program(
             place = f"{where}: {method.name}, delegate {i}"
             check_fits(delegate.payload(place), target, place)
     return LoadedProgram(runtime, data, info, where, etdump, threads)
-
-
-def rehearse(data: bytes, where: str) -> None:
-    """Load and run a program without a seal in a process of its own: a damaged one may end it."""
-    if not REHEARSE.exists():
-        return  # built with the delegate; only a partial build lacks it
-    with tempfile.NamedTemporaryFile(suffix=".pte") as file:
-        file.write(data)
-        file.flush()
-        try:
-            done = subprocess.run([str(REHEARSE), file.name], capture_output=True, timeout=_REHEARSAL_SECONDS)
-        except subprocess.TimeoutExpired:
-            return  # slow is not damaged
-    if done.returncode < 0:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        fail(
-            "ON512",
-            where,
-            f"the program ended the process that rehearsed it: {' '.join(lines[-1:])}",
-            "The file is damaged: copy it again, or compile the model again.",
-        )
 
 
 def _explain_payloads(info: MethodInfo, where: str) -> None:

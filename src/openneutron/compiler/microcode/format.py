@@ -17,6 +17,7 @@ compares them.
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Sequence
@@ -99,6 +100,13 @@ class Header:
     channels: U32 = 0  # prefetch channels used: 0 .. channels - 1
     reserved: Annotated[tuple[int, ...], Word("uint32_t", "I", 11)] = (0,) * 11
     converter: Name32 = b""
+
+    @property
+    def name(self) -> str:
+        """The converter's name, with `?` for what no name has: it goes into C comments and onto terminals."""
+        return re.sub(
+            r"[^\w .+-]", "?", self.converter.rstrip(b"\0").decode("ascii", "replace"), flags=re.ASCII
+        )
 
 
 @dataclass(frozen=True)
@@ -216,7 +224,7 @@ def _decode_body(raw: bytes, header: Header) -> Program:
         scratch_bytes=header.scratch_bytes,
         prefetch_bytes=header.prefetch_bytes,
         target=targets[header.target],
-        converter=header.converter.rstrip(b"\0").decode(errors="replace"),
+        converter=header.name,
         converter_version=(version >> 16, version >> 8 & 255, version & 255),
         weights_crc=header.weights_crc,
         header=header,

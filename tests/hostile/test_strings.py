@@ -1,0 +1,93 @@
+"""Strings from files do not reach C sources or terminals as they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from openneutron.cli import main
+from openneutron.compiler.microcode import format as mc
+from openneutron.diagnostics import Diagnostic, OpenNeutronError, printable
+from openneutron.firmware.program import read_firmware_program
+from openneutron.litert.build import Builder
+from openneutron.litert.ir import Quant
+from openneutron.pipeline import compile_model
+
+EVIL = b"*/int x=1;/*\x1b[2J\x07"
+
+
+@cache
+def program() -> bytes:
+    inputs = (torch.ones(1, 2, 4, 4),)
+    return compile_model(torch.nn.Conv2d(2, 2, 1).eval(), inputs, calibration=[inputs]).pte
+
+
+@pytest.fixture
+def evil(tmp_path, monkeypatch) -> Path:
+    """A program whose header names its converter so that it would leave a C comment and clear a terminal."""
+    from openneutron.package.pte import inspect_program
+    from openneutron.package.seal import seal
+
+    monkeypatch.chdir(tmp_path)
+    (payload,) = inspect_program(program()).payloads()
+    header = mc.unpack(mc.Header, payload.microcode)
+    size = mc.format_of(mc.Header).size
+    changed = mc.seal(mc.pack(replace(header, converter=EVIL.ljust(32, b"\0"))) + payload.microcode[size:])
+    assert len(changed) == len(payload.microcode)
+    data = program()[: program().rindex(b"OpenNeutron.seal")].replace(payload.microcode, changed)
+    Path("evil.pte").write_bytes(seal(data))
+    return Path("evil.pte")
+
+
+def test_c_sources(evil, capfd):
+    assert main(["merge-kernels", str(evil), "-o", "selection.c"]) == 0
+    Path("out").mkdir()
+    read_firmware_program(evil).write(Path("out"))
+    sources = [Path("selection.c"), *Path("out").glob("*.[chS]")]
+    assert len(sources) == 3
+    for source in sources:
+        text = source.read_text()
+        assert "*/int x" not in text and "\x1b" not in text
+        assert text.count("/*") == text.count("*/")
+    assert "\x1b[2J" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("command", ["disasm", "run", "report"])
+def test_terminals(evil, capfd, command):
+    main([command, str(evil), *(["-o", "r.html"] if command == "report" else [])])
+    assert "\x1b[2J" not in "".join(capfd.readouterr())
+
+
+def test_a_selection_file_names_its_converter_in_words(tmp_path):
+    from openneutron.converter.kernel_selection import read_selection
+
+    assert main(["merge-kernels", str(_saved(tmp_path)), "-o", str(tmp_path / "a.c")]) == 0
+    text = (tmp_path / "a.c").read_text()
+    read_selection(text, "a.c")
+    with pytest.raises(OpenNeutronError, match="ON422"):
+        read_selection(text.replace("converter: ", "converter: */ int x; /*", 1), "a.c")
+
+
+def _saved(folder: Path) -> Path:
+    (folder / "good.pte").write_bytes(program())
+    return folder / "good.pte"
+
+
+def test_diagnostics_are_printable():
+    text = str(Diagnostic("ON510", "a\x1b[2J.pte", "is \u202ebad\x07", "line\nline"))
+    assert text == "ON510: a?[2J.pte: is ?bad?\n  hint: line\nline"
+    assert printable("Größe 3") == "Größe 3"
+
+
+def test_tensor_names_of_a_litert_model():
+    from openneutron.litert.file import read, write
+
+    builder = Builder()
+    x = builder.input("x", (1, 4), "int8", Quant((0.5,), (0,)))
+    raw = write(builder.graph([builder.reshape(x, (4,), "outline")]))
+    (tensor,) = read(raw.replace(b"outline", b"o\x1b[2J*/")).outputs
+    assert tensor.name == "o?[2J*/"
