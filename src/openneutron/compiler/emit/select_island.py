@@ -7,7 +7,7 @@ import numpy as np
 from openneutron.compiler.emit.quantized import scale_of, zero_of
 from openneutron.compiler.emit.selection import (
     Context,
-    Rule,
+    KernelRule,
     broadcast_strides,
     dense_strides,
     element_bytes,
@@ -90,4 +90,4 @@ def _walk(
     return dims + more, [a + b for a, b in zip(inner, inside, strict=True)], len(more)
 
 
-RULES: dict[Builtin | str, Rule] = {ISLAND: Rule(_island, _problem, in_place=True)}
+RULES: dict[Builtin | str, KernelRule] = {ISLAND: KernelRule(_island, _problem, in_place=True)}
