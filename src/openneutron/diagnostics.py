@@ -74,7 +74,7 @@ class CodeInfo:
 
 
 # 1xx target and options, 2xx support (rejects), 3xx LiteRT graph, 4xx converter and compiler,
-# 5xx runtime, 6xx command line and files, 7xx firmware.
+# 5xx runtime, 6xx command line and files, 7xx firmware, 9xx ONNX.
 CODES: dict[str, CodeInfo] = {
     "ON101": CodeInfo("unknown target", "The target id is not one this version knows."),
     "ON102": CodeInfo(
@@ -182,6 +182,11 @@ CODES: dict[str, CodeInfo] = {
         "A node was delegated that the operator table cannot lower. The partitioner never does this; the "
         "program was "
         "tagged by other means, or with another converter's limits.",
+    ),
+    "ON305": CodeInfo(
+        "no LiteRT form",
+        "`openneutron convert` writes the whole model as LiteRT operators, and this one has no form there. "
+        "`openneutron compile` leaves such an operator to the CPU.",
     ),
     "ON401": CodeInfo(
         "no kernel for the operator", "The open converter has no kernel that computes this operator exactly."
@@ -381,4 +386,38 @@ CODES: dict[str, CodeInfo] = {
     "ON803": CodeInfo("the metric failed", "The user's own metric raised, or returned no finite number."),
     "ON804": CodeInfo("nothing could be measured", "Every variant that was tried failed."),
     "ON805": CodeInfo("a package is missing", "The search needs packages that are an extra of openneutron."),
+    "ON901": CodeInfo(
+        "package onnx missing",
+        "ONNX files are read with the PyPI package onnx, an extra: pip install 'openneutron[onnx]'.",
+    ),
+    "ON902": CodeInfo(
+        "not an ONNX model",
+        "The bytes of the .onnx file are not an ONNX model or not all of one: truncated, a text file, a Git "
+        "LFS pointer.",
+    ),
+    "ON903": CodeInfo(
+        "ONNX model breaks the rules",
+        "ONNX's own checker refuses the model, or what it declares disagrees with what is in it: a weight's "
+        "shape with its bytes, a name with what makes it. The file is damaged or its exporter has a defect.",
+    ),
+    "ON904": CodeInfo(
+        "ONNX operator not read",
+        "The operator, its version, an attribute's value or a type is none that OpenNeutron reads. "
+        "docs/onnx-operators.md lists the operators.",
+    ),
+    "ON905": CodeInfo(
+        "ONNX shape not settled",
+        "Programs are static. A dimension of an input is open (--shape settles it), or a shape, an axis or a "
+        "condition is computed from the values of the inputs.",
+    ),
+    "ON906": CodeInfo(
+        "ONNX external data refused",
+        "The data file of a weight is missing or lies outside of the model's own folder, from which alone it "
+        "is read.",
+    ),
+    "ON907": CodeInfo(
+        "ONNX model too large",
+        "The model has more operators, or a tensor with more bytes, than any program for this chip could "
+        "have.",
+    ),
 }

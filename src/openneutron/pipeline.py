@@ -23,13 +23,16 @@ from openneutron.backends import DEFAULT_CORE, NEUTRON, find_recipe
 from openneutron.converter import find_converter
 from openneutron.converter.protocol import Partition
 from openneutron.diagnostics import Reject, fail
-from openneutron.litert.file import read
+from openneutron.fx import op_name
+from openneutron.litert.file import read, write
 from openneutron.lower.convert import Lowered
+from openneutron.lower.whole import lower_whole
 from openneutron.options import CompileOptions, CustomDelegationOptions
 from openneutron.package.backend import NeutronPartitioner
 from openneutron.package.embed import embed
 from openneutron.package.payload import Port, build_payload, pack
 from openneutron.package.program import CompiledProgram, by_method, package_program
+from openneutron.passes import ATEN_PASSES, PTQ, run_passes
 from openneutron.passes.edge import remove_quant_io
 from openneutron.quantize.export import Inputs, Model, as_tuple, export_model
 from openneutron.quantize.loop import (
@@ -41,7 +44,7 @@ from openneutron.quantize.loop import (
 from openneutron.quantize.plan import BALANCED, AccuracyPlan, find_plan
 from openneutron.quantize.refine import Refined
 from openneutron.recipes.parts import lower_program, make_quantizer
-from openneutron.stopwatch import EXIR, MICROCODE, VERIFY, stage
+from openneutron.stopwatch import EXIR, LITERT, MICROCODE, VERIFY, stage
 from openneutron.target import DEFAULT_TARGET, find_target
 
 _NO_NPU = Reject("ON204", "The recipe computes everything on the CPU", "The recipe imxrt700 uses both.")
@@ -103,6 +106,31 @@ def compile_model(
         return program
     with stage(VERIFY):
         return verified(program, exported, samples)
+
+
+def convert_model(
+    module: Model,
+    example_inputs: Inputs,
+    *,
+    calibration: Iterable[Inputs] | None = None,
+    per_channel: bool = False,
+    keep_float: Collection[str] = (),
+    channels_last_io: bool = False,
+) -> bytes:
+    """The whole model as one LiteRT file, for any LiteRT runtime: int8 with `calibration`, else as it is.
+
+    A model that is quantized already stays so, with int8 inputs and outputs. What the NPU would not take is
+    written in LiteRT's ordinary operators. `channels_last_io` leaves the transposes at the borders out.
+    """
+    names = getattr(module, "port_names", None)  # an ONNX file has some, a PyTorch model has none
+    if calibration is not None:
+        module = quantize_model(module, calibration, per_channel=per_channel, keep_float=keep_float)
+    exported = export_model(module, example_inputs)
+    if not any(op_name(node).startswith("quantized_decomposed.") for node in exported.graph.nodes):
+        canonical = run_passes(exported.module(check_guards=False), ATEN_PASSES, PTQ)
+        exported = torch.export.export(canonical, as_tuple(example_inputs))
+    with stage(LITERT):
+        return write(lower_whole(exported, channels_last_io, names))
 
 
 def compile_litert(

@@ -10,6 +10,7 @@ from openneutron.commands import (
     check,
     compare,
     compile,
+    convert,
     diff,
     disasm,
     doctor,
@@ -40,6 +41,7 @@ class Command(Protocol):
 
 COMMANDS: tuple[Command, ...] = (
     compile,
+    convert,
     run,
     evaluate,
     compare,

@@ -13,7 +13,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from openneutron.commands.source import MODEL_HELP, Source, load_source
+from openneutron.commands.source import MODEL_HELP, Source, add_model_options, load_source
 from openneutron.options import CompileOptions
 from openneutron.quantize.plan import DEFAULT, find_plan
 from openneutron.quantize.plan import HELP as ACCURACY
@@ -30,6 +30,7 @@ QUICK = ("cifarnet", "resnet8", "dscnn")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("models", metavar="MODEL", nargs="*", help=MODEL_HELP)
+    add_model_options(parser)
     parser.add_argument("--target", default=DEFAULT_TARGET, metavar="TARGET", help=", ".join(TARGETS))
     parser.add_argument("--accuracy", metavar="PLAN", default=DEFAULT, help=f"when quantizing ({ACCURACY})")
     parser.add_argument("--quick", action="store_true", help="fewer runs; without MODEL, three networks")
@@ -47,7 +48,8 @@ def execute(args: argparse.Namespace) -> int:
     rows = []
     for name in names:
         with steps.step(f"Measuring {name}"):
-            rows.append(_measure(load_source(name), options, args.quick, args.accuracy))
+            source = load_source(name, args.shape, args.fix)
+            rows.append(_measure(source, options, args.quick, args.accuracy))
     if args.json:
         print(json.dumps([row.as_dict() for row in rows], indent=2))
     else:

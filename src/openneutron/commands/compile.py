@@ -4,6 +4,7 @@ MODEL is one of
   a zoo name              cifarnet (cifar10), mobilenet_v2 (mobilenetv2), resnet8, dscnn, ...
   FILE.py:CALLABLE        a function that returns (module, example_inputs[, calibration_inputs])
   MODEL.pt2               what torch.export.save wrote, quantized or not
+  MODEL.onnx              an ONNX model, quantized (QDQ, QOperator) or not
   MODEL.tflite            a static int8 LiteRT model
 """
 
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openneutron.backends import DEFAULT_CORE, NEUTRON, RECIPES, find_recipe
-from openneutron.commands.source import MODEL_HELP, Source, load_source
+from openneutron.commands.source import MODEL_HELP, Source, add_model_options, load_source
 from openneutron.diagnostics import fail
 from openneutron.options import AIMS, CONVERTERS, CompileOptions, default_converter
 from openneutron.quantize.plan import HELP as ACCURACY
@@ -57,6 +58,7 @@ def add_compile_options(parser: argparse.ArgumentParser, output: bool = True) ->
     """The options of every command that compiles; those of ExecuTorch's NXP example keep their names."""
     yes_no = argparse.BooleanOptionalAction
     add = parser.add_argument
+    add_model_options(parser)
     if output:
         add("-o", "--output", metavar="OUT.pte", help="the program to write (default: <model>.pte)")
     add("--target", default=DEFAULT_TARGET, metavar="TARGET", help=f"{', '.join(TARGETS)} (default)")
@@ -173,7 +175,7 @@ def load_model(args: argparse.Namespace, steps: Any) -> Source:
     """The model; what can be wrong with the options is found first, as loading takes a while."""
     compile_options(args)
     with steps.step(f"Loading {args.model}"):
-        return load_source(args.model)
+        return load_source(args.model, args.shape, args.fix)
 
 
 @dataclass(frozen=True)
@@ -278,11 +280,11 @@ def _refuse_idle(args: argparse.Namespace, source: Source) -> None:
         fail("ON104", f"option {option}", "has no effect: the recipe uses no NPU", "Leave it out.")
 
 
-def output_path(given: str | None, name: str) -> Path:
+def output_path(given: str | None, name: str, ending: str = ".pte") -> Path:
     """Where the program goes; found unwritable now rather than after minutes of work."""
-    path = Path(given) if given else Path(f"{name}.pte")
+    path = Path(given) if given else Path(f"{name}{ending}")
     if path.is_dir():
-        path = path / f"{name}.pte"
+        path = path / f"{name}{ending}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, probe = tempfile.mkstemp(dir=path.parent, prefix=".openneutron.")

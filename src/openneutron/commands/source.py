@@ -1,11 +1,12 @@
-"""What MODEL means on the command line: a zoo name, `file.py:callable`, a .pt2 or a .tflite file."""
+"""What MODEL means on the command line: a zoo name, `file.py:callable`, a .pt2, .onnx or .tflite file."""
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
-MODEL_HELP = "a zoo name, FILE.py:CALLABLE, MODEL.pt2 or MODEL.tflite"
+MODEL_HELP = "a zoo name, FILE.py:CALLABLE, MODEL.pt2, MODEL.onnx or MODEL.tflite"
 _RETURNS = "Return (module, example_inputs) or (module, example_inputs, calibration_inputs)."
 
 
@@ -36,9 +37,32 @@ class Source:
     quantized: bool = False
 
 
-def load_source(text: str) -> Source:
-    """The model that `text` names."""
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """The options that belong to an .onnx model, for every command that takes MODEL."""
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="[INPUT=]SIZES",
+        help="the shape of an .onnx model's input with open dimensions, e.g. x=1,3,320,320",
+    )
+    parser.add_argument(
+        "--fix",
+        action="append",
+        default=[],
+        metavar="INPUT=NUMBER",
+        help="make an input of an .onnx model a constant, e.g. sample_rate=16000",
+    )
+
+
+def load_source(text: str, shape: Sequence[str] = (), fix: Sequence[str] = ()) -> Source:
+    """The model that `text` names, with the values of `--shape` and `--fix`."""
     path = Path(text)
+    if path.suffix == ".onnx":
+        return _from_onnx(path, shape, fix)
+    if shape or fix:
+        option = "--shape" if shape else "--fix"
+        fail("ON104", f"option {option}", f"has no effect on {text}: it is for .onnx models", "Leave it out.")
     if ".py:" in text:
         file, _, call = text.partition(".py:")
         return _from_callable(Path(f"{file}.py"), *parse_call(call, text))
@@ -75,6 +99,14 @@ def _from_pt2(path: Path) -> Source:
     else:
         inputs = tuple(_placeholder_inputs(program))
     return Source(path.stem, program, inputs, quantized=_is_quantized(program))
+
+
+def _from_onnx(path: Path, shape: Sequence[str], fix: Sequence[str]) -> Source:
+    from openneutron.onnx import load_onnx
+    from openneutron.onnx.shapes import parse_numbers, parse_shapes
+
+    module = load_onnx(path, parse_shapes(shape), parse_numbers(fix))
+    return Source(path.stem, module, module.example_inputs, quantized=module.is_quantized)
 
 
 def _is_quantized(model: Any) -> bool:

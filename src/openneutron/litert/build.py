@@ -48,6 +48,8 @@ def ints(values: Iterable[int], name: str) -> Tensor:
 class Builder:
     """Appends ops to a growing graph. Tensors get unique names; ops get the current origin as provenance."""
 
+    quantized = True  # whether it builds in int8; lowerings in float have a builder of their own
+
     def __init__(self, name: str = "main"):
         self.name = name
         self.names = Names()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch._subclasses.fake_tensor import FakeTensor
@@ -17,7 +17,7 @@ from openneutron.litert.build import Builder
 from openneutron.litert.ir import Graph, Quant, Tensor
 from openneutron.lower.layout import strip_border_transposes
 from openneutron.lower.rules import finish
-from openneutron.ops.spec import OPEN, Lowering, Value
+from openneutron.ops.spec import OPEN, FixedOutput, Lowering, Value
 from openneutron.partition.clusters import Cluster, find_clusters
 from openneutron.partition.constants import DEQUANTIZE, DEQUANTIZE_TENSOR, per_tensor_quant
 
@@ -56,7 +56,7 @@ def lower_cluster(cluster: Cluster) -> Graph:
             inputs[value.name] = build.input(value.name, value.shape, value.dtype, value.quant)
         return inputs[value.name]
 
-    return build.graph([cluster.spec.lower(Lowering(build, lookup), cluster.call)])
+    return build.graph([_result(build, Lowering(build, lookup), cluster)])
 
 
 class _Converter:
@@ -82,7 +82,7 @@ class _Converter:
                 self._input(node)
         lowering = Lowering(self.build, self._lookup)
         for cluster in self.clusters:
-            self._lower(lowering, cluster)
+            append_cluster(self.build, lowering, cluster, self.tensors)
         output = self.program.graph.output_node()
         return self.build.graph([self._output(node) for node in _flat(output.args[0])])
 
@@ -92,16 +92,6 @@ class _Converter:
 
     def _lookup(self, value: Value) -> Tensor:
         return self.tensors[value.name]
-
-    def _lower(self, lowering: Lowering, cluster: Cluster) -> None:
-        names = [n.name for n in cluster.body]
-        with self.build.origin(*names):
-            result = cluster.spec.lower(lowering, cluster.call)
-        expected = cluster.call.out
-        if result.shape != expected.shape or result.quant != expected.quant:
-            fail("ON301", cluster.node.name, f"lowered to {result!r}, expected {expected} {expected.quant}")
-        for node in cluster.outputs:
-            self.tensors[node.name] = result
 
     def _input(self, node: Node) -> None:
         """An input arrives in the memory order of its tensor; operators see its logical dimensions."""
@@ -123,6 +113,28 @@ class _Converter:
 
     def _float_output(self, node: Node) -> Tensor:
         return self.build.dequantize(self.tensors[bind_args(node)["input"].name])
+
+
+def append_cluster(build: Builder, lowering: Lowering, cluster: Cluster, tensors: dict[str, Tensor]) -> None:
+    """Append what a cluster computes; `tensors` has the int8 values by the names of their nodes."""
+    names = [n.name for n in cluster.body]
+    with build.origin(*names):
+        result = _result(build, lowering, cluster)
+    expected = cluster.call.out
+    if result.shape != expected.shape or result.quant != expected.quant:
+        fail("ON301", cluster.node.name, f"lowered to {result!r}, expected {expected} {expected.quant}")
+    for node in cluster.outputs:
+        tensors[node.name] = result
+
+
+def _result(build: Builder, lowering: Lowering, cluster: Cluster) -> Tensor:
+    """What a cluster computes; where LiteRT fixes the parameters and another quantizer did not, requantized."""
+    intent, call = cluster.spec.quantize, cluster.call
+    if not isinstance(intent, FixedOutput) or call.out.quant is None:
+        return cluster.spec.lower(lowering, call)
+    fixed = Quant.per_tensor(intent.scale, intent.zero_point)
+    result = cluster.spec.lower(lowering, replace(call, out=replace(call.out, quant=fixed)))
+    return build.requantize(result, call.out.quant)
 
 
 def _memory(node: Node) -> tuple[list[int], tuple[int, ...], str]:

@@ -200,6 +200,8 @@ def weight_quant(weight: Value, axis: int) -> Quant:
 
 def bias_const(at: Lowering, bias: Value | None, x: Quant, weight: Quant, channels: int) -> Tensor:
     """The int32 bias in units of input scale times weight scale; zeros if there is none."""
+    if not at.build.quantized:
+        return at.build.const(np.zeros(channels, np.float32) if bias is None else bias.real().reshape(-1))
     steps = np.float64(x.scale[0]) * np.array(weight.scale, np.float64)
     quant = Quant.per_tensor(float(steps[0])) if len(steps) == 1 else Quant.per_axis(steps)
     if bias is None:

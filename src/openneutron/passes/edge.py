@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from executorch.exir import EdgeProgramManager, ExportedProgram
+from executorch.exir.dialects._ops import ops as exir_ops
 from executorch.exir.passes.quantize_io_pass import QuantizeInputs, QuantizeOutputs
+from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
 
 from openneutron.fx import op_name
+from openneutron.ops.shape import PERMUTE, RESHAPE, SQUEEZE, UNSQUEEZE
 from openneutron.passes.base import Pass, check_order, run_passes
 from openneutron.stopwatch import PASSES, stage
 
 QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
 DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
+_MOVES = frozenset((*PERMUTE.names, *RESHAPE.names, *SQUEEZE.names, *UNSQUEEZE.names))
 
 
 def merge_equal_quantization(model: GraphModule) -> bool:
@@ -45,8 +50,37 @@ def remove_requantization(model: GraphModule) -> bool:
     return changed
 
 
+def quantize_before_movement(model: GraphModule) -> bool:
+    """Quantize a tensor before it is moved rather than after: the same integers, and its maker is quantized.
+
+    Other quantizers leave a pooling or a mean in float when only a reshape stands between it and the quantize
+    step.
+    """
+    changed = False
+    for node in reversed(list(model.graph.nodes)):
+        steps = list(node.users)
+        source = node.args[0] if op_name(node) in _MOVES else None
+        if not isinstance(source, Node) or op_name(source) in (DEQUANTIZE, "") or len(source.users) != 1:
+            continue
+        if any(op_name(step) != QUANTIZE for step in steps) or len({step.args[1:] for step in steps}) != 1:
+            continue
+        first, before = steps[0], source.meta["val"]
+        with model.graph.inserting_before(node):
+            quantized = model.graph.call_function(first.target, (source, *first.args[1:]), first.kwargs)
+            quantized.meta = {**first.meta, "val": before.to(first.meta["val"].dtype)}
+            is_edge = not isinstance(first.target, OpOverload)
+            ops = (exir_ops.edge if is_edge else torch.ops).quantized_decomposed
+            target = ops.dequantize_per_tensor.default
+            back = model.graph.call_function(target, (quantized, *first.args[1:]))
+            back.meta = {**source.meta, "val": before}
+        node.replace_input_with(source, back)
+        changed = True
+    return changed
+
+
 # Run on the Edge program before partitioning.
 EDGE_PASSES: tuple[Pass, ...] = (
+    Pass("QuantizeBeforeMovement", "what is quantized is not moved in float", quantize_before_movement),
     Pass("RemoveRequantization", "no integers are converted to themselves", remove_requantization),
     Pass(
         "MergeEqualQuantization",

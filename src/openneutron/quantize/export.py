@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,8 +18,10 @@ def export_model(module: Model, example_inputs: Inputs) -> ExportedProgram:
     """The model as torch.export gives it; an exported one is taken as it is."""
     if isinstance(module, ExportedProgram):
         return module
+    # A module that knows better names for its nodes than torch.export gives them exports itself.
+    export = getattr(module, "export_program", None) or partial(torch.export.export, module)
     with stage(EXPORT):
-        return torch.export.export(module, as_tuple(example_inputs))
+        return export(as_tuple(example_inputs))
 
 
 def as_tuple(inputs: Any) -> Inputs:
