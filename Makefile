@@ -49,6 +49,7 @@ check-generated: $(READY) ## generated files equal what the Python definitions y
 	$(PY) -m openneutron.compiler.microcode --check
 	$(PY) -m openneutron.package.header --check
 	$(BIN)/openneutron ops --markdown | diff - docs/operators.md
+	$(BIN)/openneutron ops --onnx --markdown | diff - docs/onnx-operators.md
 	$(BIN)/openneutron explain --markdown | diff - docs/troubleshooting.md
 
 bench: $(READY) ## the benchmarks; prints tables

@@ -293,8 +293,8 @@ CODES: dict[str, CodeInfo] = {
     ),
     "ON603": CodeInfo(
         "not a model",
-        "The file is none of what MODEL may be: a .py file with a function, a .pt2 exported program, a "
-        ".tflite model.",
+        "The file is none of what MODEL may be: a .py file with a function, a .pt2 exported program, an "
+        ".onnx or a .tflite model.",
     ),
     "ON604": CodeInfo(
         "the model's function failed",

@@ -11,6 +11,7 @@ import pytest
 from openneutron.commands import COMMANDS
 from openneutron.commands.explain import markdown as troubleshooting
 from openneutron.commands.ops import markdown as operators
+from openneutron.onnx.listing import markdown as onnx_operators
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -79,3 +80,6 @@ def test_generated_pages_are_up_to_date():
     remedy = "run: openneutron ops|explain --markdown > docs/operators.md|troubleshooting.md"
     assert (ROOT / "docs/operators.md").read_text() == operators(), remedy
     assert (ROOT / "docs/troubleshooting.md").read_text() == troubleshooting(), remedy
+    assert (ROOT / "docs/onnx-operators.md").read_text() == onnx_operators(), (
+        "openneutron ops --onnx --markdown"
+    )

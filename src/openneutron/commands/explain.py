@@ -18,6 +18,8 @@ GROUPS = {
     "5": "Runtime",
     "6": "Command line and files",
     "7": "Firmware",
+    "8": "Search",
+    "9": "ONNX files",
 }
 # What to do, where it does not depend on the case; the message itself has the rest.
 REMEDIES: dict[str, str] = {
@@ -49,6 +51,7 @@ REMEDIES: dict[str, str] = {
     "ON302": "Download or convert the file again.",
     "ON303": "Convert the model with full int8 quantization and static shapes.",
     "ON304": "Use NeutronPartitioner to divide the program.",
+    "ON305": "Write the model without the operator, or compile it instead of converting it.",
     "ON401": "Keep the operator on the CPU with operators_not_to_delegate.",
     "ON402": "Quantize the model fully to int8 with static shapes.",
     "ON403": "--fetch_constants_to_sram keeps weights in flash. Stripes of rows are taken already where "
@@ -99,6 +102,13 @@ REMEDIES: dict[str, str] = {
     "ON803": "The metric is called with a function that runs the program: `outputs = run(*inputs)`.",
     "ON804": "Compile the model by itself first: openneutron compile MODEL.",
     "ON805": "pip install 'openneutron[sweep]'",
+    "ON901": "pip install 'openneutron[onnx]'",
+    "ON902": "Export or download the file again.",
+    "ON903": "Export the model again; `onnx.checker.check_model` says the same.",
+    "ON904": "The message names the node, what it uses and the nearest form that is read.",
+    "ON905": "--shape INPUT=SIZES settles the shape of an input; --fix INPUT=NUMBER makes one a constant.",
+    "ON906": "Put the data file beside the model, under a name without a path.",
+    "ON907": "Split the model, or choose smaller inputs.",
 }
 
 

@@ -19,11 +19,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="as the documentation page")
     form.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--onnx", action="store_true", help="the ONNX operators that are read instead")
     parser.add_argument("name", nargs="?", metavar="OP", help="only operators whose name contains this")
 
 
 def execute(args: argparse.Namespace) -> None:
     """Print the table."""
+    if args.onnx:
+        from openneutron.onnx.listing import print_operators
+
+        return print_operators(args.name, args.markdown, args.json)
     entries = [s for s in TABLE if args.name is None or any(args.name in n for n in s.names)]
     if args.markdown:
         print(markdown(), end="")
@@ -31,6 +36,7 @@ def execute(args: argparse.Namespace) -> None:
         print(json.dumps([as_dict(spec) for spec in entries], indent=2))
     else:
         _print_table(entries)
+    return None
 
 
 def as_dict(spec: OpSpec) -> dict[str, Any]:

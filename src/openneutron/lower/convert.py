@@ -128,7 +128,7 @@ def append_cluster(build: Builder, lowering: Lowering, cluster: Cluster, tensors
 
 
 def _result(build: Builder, lowering: Lowering, cluster: Cluster) -> Tensor:
-    """What a cluster computes; where LiteRT fixes the parameters and another quantizer did not, requantized."""
+    """What a cluster computes; requantized where LiteRT fixes the parameters and a quantizer chose others."""
     intent, call = cluster.spec.quantize, cluster.call
     if not isinstance(intent, FixedOutput) or call.out.quant is None:
         return cluster.spec.lower(lowering, call)
