@@ -13,9 +13,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import pytest
 from hypothesis import settings
 
+SHARED = Path(__file__).resolve().parents[2] / "shared"  # beside the checkout, perhaps
+SHARED_MODELS = SHARED / "models"
+
 # Sources for firmware with ExecuTorch's runtime: beside the checkout, unless the environment names others.
 for name, file in (("EXECUTORCH_SOURCE", "executorch-src.tar.xz"), ("CMSIS_NN_SOURCE", "cmsis-nn.tar.xz")):
-    archive = Path(__file__).resolve().parents[2] / "shared" / "sources" / file
+    archive = SHARED / "sources" / file
     if archive.exists():
         os.environ.setdefault(name, str(archive))
 
@@ -38,6 +41,20 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+def pytest_report_header() -> str:
+    """One line about what lies beside the repository."""
+    skip = "" if SHARED_MODELS.is_dir() else "not there, tests of trained models are skipped"
+    return f"../shared/models: {skip or 'there'}"
+
+
+@pytest.fixture(scope="session")
+def shared_models() -> Path:
+    """Trained models of others, beside the repository."""
+    if not SHARED_MODELS.is_dir():
+        pytest.skip("there is no ../shared/models beside the repository")
+    return SHARED_MODELS
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

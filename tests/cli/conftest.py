@@ -6,7 +6,6 @@ import json
 import logging
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -80,12 +79,3 @@ def cli(capfd, tmp_path, monkeypatch):
         return Done(code, out, err)
 
     return run
-
-
-@pytest.fixture(scope="session")
-def shared_models() -> Path:
-    """Trained models of others, beside the repository."""
-    folder = Path(__file__).resolve().parents[3] / "shared" / "models"
-    if not folder.is_dir():
-        pytest.skip("there is no ../shared/models beside the repository")
-    return folder

@@ -1,6 +1,8 @@
 """The other commands: eval, compare, ops, explain, disasm, doctor; and what starts fast."""
 
 import json
+import os
+import pty
 import re
 import subprocess
 import sys
@@ -16,11 +18,12 @@ from openneutron.ops import TABLE
 )
 def test_light_commands_do_not_import_torch(argv):
     code = (
-        "import sys; from openneutron.cli import main; main(sys.argv[1:]);"
+        "import sys; from openneutron.cli import main; code = main(sys.argv[1:]);"
         "heavy = {'torch', 'executorch', 'sklearn', 'ortools'};"
-        "print(sorted(heavy & sys.modules.keys()), file=sys.stderr)"
+        "print(sorted(heavy & sys.modules.keys()), file=sys.stderr); sys.exit(code)"
     )
     done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
     assert done.stderr.strip() == "[]"
     assert done.stdout
 
@@ -106,8 +109,25 @@ def test_doctor_finds_this_installation_well(cli):
     assert all(check["remedy"] for check in found.values() if check["state"] != "ok")
 
 
-def test_no_color_when_piped_or_asked(cli):
-    assert "\x1b[" not in cli("ops").out
+def _error_on_a_terminal(**more):
+    """What a wrong command writes where stderr is a terminal."""
+    terminal, end = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "NO_COLOR": "", **more}
+    command = [sys.executable, "-m", "openneutron", "explain", "ON999"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=end, env=environment, timeout=60)
+    os.close(end)
+    text = os.read(terminal, 10_000).decode()
+    os.close(terminal)
+    assert done.returncode == 1 and "ON999" in text
+    return text
+
+
+def test_color_on_a_terminal_and_none_when_piped_or_asked(cli):
+    red = "\x1b[1;31m"
+    assert red in _error_on_a_terminal()
+    assert "error: " in (plain := _error_on_a_terminal(NO_COLOR="1")) and ";31m" not in plain
+    piped = cli("explain", "ON999")
+    assert piped.code == 1 and "ON999" in piped.err and "\x1b[" not in piped.err
 
 
 @pytest.mark.slow

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from graphs import RandomGraph
 
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Builtin, Graph, Quant, Tensor
+from tests.compiler.graphs import RandomGraph
 
 
 class StripedGraph(RandomGraph):

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from graphs import random_graph, random_inputs
-from striped_graphs import striped_graph, values
 
 from openneutron.compiler.compile import compile_graph
 from openneutron.compiler.microcode import format as mc
@@ -21,6 +19,8 @@ from openneutron.litert.reference import run_reference
 from openneutron.options import CompileOptions
 from openneutron.run.native import NativeModel
 from openneutron.target import find_target
+from tests.compiler.graphs import random_graph, random_inputs
+from tests.compiler.striped_graphs import striped_graph, values
 from tests.native import libraries
 
 TARGET = find_target("imxrt700")

@@ -6,7 +6,6 @@ import random
 
 import numpy as np
 import pytest
-from graphs import random_graph
 
 from openneutron.compiler.emit.select import RULES
 from openneutron.compiler.graph.check import SHAPE_RULES, check_graph
@@ -17,6 +16,7 @@ from openneutron.litert.file import write
 from openneutron.litert.ir import Builtin, Quant
 from openneutron.options import CompileOptions
 from openneutron.target import find_target
+from tests.compiler.graphs import random_graph
 
 Q = Quant.per_tensor(0.1, 0)
 POOL = {

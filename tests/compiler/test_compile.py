@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-from graphs import random_graph, random_inputs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,9 +17,9 @@ from openneutron.litert.reference import Reference
 from openneutron.options import CompileOptions
 from openneutron.run.native import NativeModel
 from openneutron.target import find_target
+from tests.compiler.graphs import random_graph, random_inputs
 
 TARGET = find_target("imxrt700")
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "models"
 TRAINED = {
     "mlperf_tiny_ic_resnet8_int8.tflite": 49_152,
     "mlperf_tiny_kws_dscnn_int8.tflite": 16_000,
@@ -53,10 +50,8 @@ def test_random_graphs_are_exact(seed, size, stream):
 
 @pytest.mark.parametrize("name", TRAINED)
 @pytest.mark.parametrize("options", [PLAIN, STREAMED], ids=["plain", "streamed"])
-def test_trained_models_are_exact(name, options):
-    path = SHARED / name
-    if not path.exists():
-        pytest.skip(f"../shared/models/{name} is absent")
+def test_trained_models_are_exact(name, options, shared_models):
+    path = shared_models / name
     graph = read(path.read_bytes(), name)
     result = compiled(graph, options)
     reference = Reference(path.read_bytes())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphs import random_inputs
-from machine import run_plan
 
 from openneutron.compiler.compile import compile_graph
 from openneutron.compiler.graph.fuse import fuse
@@ -19,6 +17,8 @@ from openneutron.litert.reference import run_reference
 from openneutron.options import CompileOptions
 from openneutron.run.native import NativeModel
 from openneutron.target import find_target
+from tests.compiler.graphs import random_inputs
+from tests.compiler.machine import run_plan
 
 Q = Quant.per_tensor(0.05, 3)
 R = Quant.per_tensor(0.03, -10)

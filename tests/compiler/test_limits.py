@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from graphs import random_graph, random_inputs
 from torch import nn
 
 from openneutron.compiler.compile import compile_graph
@@ -27,6 +26,7 @@ from openneutron.pipeline import compile_model
 from openneutron.run.native import NativeModel
 from openneutron.run.program import load_program
 from openneutron.target import find_target
+from tests.compiler.graphs import random_graph, random_inputs
 
 TARGET = find_target("imxrt700")
 Q = Quant.per_tensor(0.05, 3)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from graphs import random_graph, random_inputs
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machine import run_plan
 
 from openneutron.compiler.graph.fuse import fuse
 from openneutron.compiler.graph.legalize import import_graph
@@ -14,6 +12,8 @@ from openneutron.compiler.memory.schedule import make_schedule, plan_memory
 from openneutron.compiler.memory.storage import Home
 from openneutron.litert.file import read, write
 from openneutron.litert.reference import run_reference
+from tests.compiler.graphs import random_graph, random_inputs
+from tests.compiler.machine import run_plan
 
 
 @settings(max_examples=60)

@@ -169,8 +169,10 @@ def test_model_that_breaks_it_yields_its_sentence(converter: str) -> None:
         batches[0],
         generate_neutron_compile_spec("imxrt700", converter=converter),
     )
-    told = {entry.reject.reason.split(" (got ")[0] for entry in partitioner.rejected}
-    assert {c.sentence for _, c in pairs} - told == set()
+    told = [(find(e.op), e.reject.reason.split(" (got ")[0]) for e in partitioner.rejected]
+    # At the Edge level another entry of the family may stand for the operator; it has the same constraint.
+    heard = {id(c) for spec, sentence in told if spec for c in spec.requires if c.sentence == sentence}
+    assert [(s.name, c.sentence) for s, c in pairs if id(c) not in heard] == []
 
 
 def test_limits_of_eiq_do_not_bind_the_open_converter() -> None:

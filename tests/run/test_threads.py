@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -10,12 +11,14 @@ import numpy as np
 import pytest
 
 from openneutron.compiler.compile import compile_graph
+from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.result import CompiledGraph
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Builtin, Graph, Padding, Quant, Tensor
 from openneutron.litert.reference import run_reference
 from openneutron.options import CompileOptions
+from openneutron.run import native
 from openneutron.run.native import NativeModel
 from openneutron.run.threads import thread_count
 from openneutron.target import find_target
@@ -53,17 +56,10 @@ def _network() -> Graph:
     y = b.op(Builtin.ADD, [y, z], y.shape, _quant(), options={"fusedActivationFunction": 0})
     y = b.op(Builtin.MUL, [y, z], y.shape, _quant(), options={"fusedActivationFunction": 0})
     y = _conv(b, _conv(b, y, 0, 3, 2), 48, 3, 1)
-    pool = {"padding": int(Padding.SAME), "strideH": 2, "strideW": 2, "filterHeight": 2, "filterWidth": 2,
+    pool = {"padding": int(Padding.SAME), "strideH": 1, "strideW": 1, "filterHeight": 3, "filterWidth": 3,
             "fusedActivationFunction": 0}  # fmt: skip
-    small = (1, -(-y.shape[1] // 2), -(-y.shape[2] // 2), y.shape[3])
-    y = b.op(Builtin.MAX_POOL_2D, [y], small, y.quant, options=pool)
-    y = b.op(
-        Builtin.AVERAGE_POOL_2D,
-        [y],
-        (1, -(-small[1] // 2), -(-small[2] // 2), small[3]),
-        y.quant,
-        options=pool,
-    )
+    y = b.op(Builtin.MAX_POOL_2D, [y], y.shape, y.quant, options=pool)
+    y = b.op(Builtin.AVERAGE_POOL_2D, [y], y.shape, y.quant, options=pool)
     flat = b.reshape(y, (1, y.elements))
     assert flat.quant is not None
     weights = b.const(RNG.integers(-127, 128, (101, flat.shape[1])).astype(np.int8), Quant.per_tensor(0.01))
@@ -89,6 +85,36 @@ def _check(threads: int, times: int = 5) -> None:
         for x, want in zip(inputs, wanted, strict=True):
             (got,) = model.run(x)
             np.testing.assert_array_equal(want[0].reshape(got.shape), got)
+
+
+_TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32)
+_RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, _TASK, ctypes.c_void_p)
+
+
+class _Threads(ctypes.Structure):
+    """NeutronThreads of neutron.h."""
+
+    _fields_ = (("context", ctypes.c_void_p), ("count", ctypes.c_uint32), ("run", _RUN))
+
+
+def test_every_large_call_is_shared_out_and_its_parts_may_run_in_any_order(monkeypatch) -> None:
+    """In place of a pool, a caller that takes the parts backwards and counts them."""
+    shared: list[int] = []
+
+    def run(context, parts, task, argument) -> None:
+        shared.append(parts)
+        for part in reversed(range(parts)):
+            task(argument, part)
+
+    threads = _Threads(None, 3, _RUN(run))
+    monkeypatch.setattr(native, "_threads", lambda library, count: ctypes.addressof(threads))
+    _check(3, times=1)
+    compiled, inputs, _ = _case()
+    calls = [info.call for info in compiled.calls]
+    whole = (mc.Form.WHOLE, mc.Form.ROWS)
+    assert {call.form for call in calls} >= set(mc.Form) - set(whole), "the network has a call of every form"
+    assert len(shared) == len(inputs) * sum(call.form not in whole for call in calls)
+    assert set(shared) <= {2, 3, 4, 5, 6}
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])

@@ -1,6 +1,0 @@
-"""Helpers of this folder are plain modules beside the tests."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
