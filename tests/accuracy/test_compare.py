@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from openneutron.accuracy.compare import compare_layers, try_suggestions
+from openneutron.accuracy.compare import compare_layers, compare_model, try_suggestions
 from openneutron.accuracy.suggest import GOOD_DB, error_rows
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.pipeline import quantize_model
@@ -58,7 +58,7 @@ class Dead(TwoConvs):
 
 
 def rows_of(module: nn.Module, data, calibration, **kwargs):
-    rows = compare_layers(module.eval(), data, calibration, **kwargs)
+    rows = compare_layers(module.eval(), data, calibration, accuracy="fast", **kwargs)
     return rows, {row.layer: row for row in rows}
 
 
@@ -82,9 +82,12 @@ def test_channels_of_different_size():
     assert named["relu"].suggestion.kind == "per-channel" and named["relu"].sqnr_db < 25
     spread = [row for row in rows if row.suggestion and row.suggestion.kind == "per-channel"]
     assert spread and spread[0].channel_spread > 50
-    trials = dict(try_suggestions(Spread().eval(), data, calibration, rows, 1))
+    trials = dict(try_suggestions(Spread().eval(), data, calibration, rows, 1, accuracy="fast"))
     assert trials["--per-channel"] > trials["as it is"] + 3
-    mended = {r.layer: r for r in compare_layers(Spread().eval(), data, calibration, per_channel=True)}
+    mended = {
+        r.layer: r
+        for r in compare_layers(Spread().eval(), data, calibration, per_channel=True, accuracy="fast")
+    }
     for row in spread:  # what the trial promised is what per-channel weights give
         tried, real = row.per_channel_sqnr_db, mended[row.layer].weight_sqnr_db
         assert tried == pytest.approx(real, abs=0.5)
@@ -98,7 +101,7 @@ def test_samples_outside_the_calibrated_range():
     assert "calibration" in kinds.values()
     row = next(r for r in rows if r.suggestion and r.suggestion.kind == "calibration")
     assert row.clipped > 0.01 and row.reached[1] > row.range[1] and "clipped" in row.suggestion.text
-    trials = try_suggestions(TwoConvs().eval(), data, calibration, rows, 1)
+    trials = try_suggestions(TwoConvs().eval(), data, calibration, rows, 1, accuracy="fast")
     assert [name for name, _ in trials][1].startswith("these samples")
     assert trials[1][1] > trials[0][1] + 3
 
@@ -111,9 +114,9 @@ def test_a_layer_that_only_float_mends_and_what_inherits_its_error():
     assert first.suggestion.kind == "float" and "--keep-float relu" in first.suggestion.text
     assert second.suggestion.kind == "inherited" and "mend relu (" in second.suggestion.text
     assert second.own_sqnr_db > GOOD_DB
-    trials = dict(try_suggestions(Dead().eval(), data, calibration, rows, 1))
+    trials = dict(try_suggestions(Dead().eval(), data, calibration, rows, 1, accuracy="fast"))
     assert trials["--keep-float relu"] > trials["as it is"] + 6
-    kept = compare_layers(Dead().eval(), data, calibration, keep_float=["relu"])
+    kept = compare_layers(Dead().eval(), data, calibration, keep_float=["relu"], accuracy="fast")
     (relu,) = [row for row in kept if row.layer == "relu"]  # still rounded, where the next layer reads it
     assert relu.simulator_lsb is None and relu.own_sqnr_db > first.own_sqnr_db + 10
 
@@ -164,3 +167,29 @@ def test_many_layers_are_told_apart(monkeypatch):
 def test_a_layer_that_is_not_there():
     with pytest.raises(OpenNeutronError, match=r"ON104.*no layer 'rleu'.*\n.*Did you mean 'relu'"):
         quantize_model(TwoConvs().eval(), samples(1), keep_float=["rleu"])
+
+
+class Magnitude(nn.Module):
+    """A spectrum: the root of a sum of squares makes much of small errors; and a second, good output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.left, self.right = nn.Conv2d(4, 8, 1, bias=False), nn.Conv2d(4, 8, 1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        a, b = self.left(x), self.right(x)
+        return torch.sqrt(a.pow(2) + b.pow(2) + 1e-6), a
+
+
+def test_outputs_are_told_apart_and_what_amplifies_is_named():
+    generator = torch.Generator().manual_seed(0)
+    data = [(torch.randn(1, 4, 8, 8, generator=generator) * scale,) for scale in [0.02] * 8 + [0.5] * 2]
+    found = compare_model(Magnitude().eval(), data, data, accuracy="fast")
+    root, linear = found.outputs
+    assert (root.node, linear.node) == ("sqrt", "conv2d") and root.sqnr_db < linear.sqnr_db - 6
+    assert len(root.worst) == 3 and root.worst[0][0] < 8 and root.worst[0][1] < root.sqnr_db
+    suggested = {row.layer: row.suggestion for row in found.layers if row.suggestion}
+    assert "aten.sqrt.default amplifies" in suggested["sqrt"].text and suggested["sqrt"].kind == "float"
+    assert {"pow_1", "pow_2", "sqrt"} <= {*suggested["sqrt"].layers} and "conv2d" not in suggested
+    assert not any("0.0% of its values are clipped" in s.text for s in suggested.values())

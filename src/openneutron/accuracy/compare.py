@@ -11,9 +11,8 @@ from exact inputs, and is divided further: quantized weights, and rounding and c
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from openneutron import ops
 from openneutron.accuracy.layer_error import Evidence, LayerError
+from openneutron.accuracy.outputs import OutputError, output_errors
 from openneutron.accuracy.suggest import suggest
 from openneutron.accuracy.verify import verified
 from openneutron.accuracy.weight_trial import WeightTrial
@@ -40,7 +40,9 @@ from openneutron.options import CompileOptions
 from openneutron.package.program import CompiledProgram, delegates, package_program
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
 from openneutron.quantize.export import Inputs, export_model
+from openneutron.quantize.plan import BALANCED, BEST, AccuracyPlan, find_plan
 from openneutron.quantize.quantizer import NeutronQuantizer
+from openneutron.quantize.refine import Refined, calibrate
 from openneutron.recipes.parts import lower_program
 from openneutron.run.native import NativeModel
 from openneutron.target import NeutronTargetSpec
@@ -51,6 +53,15 @@ _QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
 _DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """Layers, the worst first; the model's outputs, each by itself; and what was done when quantizing."""
+
+    layers: list[LayerError]
+    outputs: list[OutputError]
+    refined: Refined
+
+
 def compare_layers(
     module: torch.nn.Module | ExportedProgram,
     samples: Sequence[Inputs],
@@ -58,12 +69,39 @@ def compare_layers(
     *,
     options: CompileOptions | None = None,
     per_channel: bool = False,
+    accuracy: str | AccuracyPlan = BALANCED,
     keep_float: Collection[str] = (),
     progress: Callable[[float], None] = lambda part: None,
 ) -> list[LayerError]:
     """The error of every quantized layer over these samples, the worst first, with what would help."""
-    options = options or CompileOptions()
-    float_module, quantized = quantize_both(module, samples[0], calibration, options, per_channel, keep_float)
+    return compare_model(
+        module,
+        samples,
+        calibration,
+        options=options,
+        per_channel=per_channel,
+        accuracy=accuracy,
+        keep_float=keep_float,
+        progress=progress,
+    ).layers
+
+
+def compare_model(
+    module: torch.nn.Module | ExportedProgram,
+    samples: Sequence[Inputs],
+    calibration: Iterable[Inputs],
+    *,
+    options: CompileOptions | None = None,
+    per_channel: bool = False,
+    accuracy: str | AccuracyPlan = BALANCED,
+    keep_float: Collection[str] = (),
+    progress: Callable[[float], None] = lambda part: None,
+) -> Comparison:
+    """The error of every quantized layer and of every output over these samples."""
+    options, plan = options or CompileOptions(), find_plan(accuracy)
+    float_module, quantized, refined = quantize_both(
+        module, samples[0], calibration, options, per_channel, keep_float, plan
+    )
     exported = {"forward": export_model(quantized, samples[0])}
     program = package_program(*lower_program(exported, NEUTRON, options))
     program = verified(program, exported, {"forward": samples[:1]})
@@ -92,7 +130,8 @@ def compare_layers(
         evidence.moves = spec is not None and spec.keeps_values and len(sources[evidence.layer]) == 1
         evidence.channel_spread = None if trial is None else trial.spread(evidence.layer)
     ordered = [n.name for n in quantized.graph.nodes if n.name in found]
-    return suggest([found[name].error() for name in ordered], sources)
+    rows = suggest([found[name].error() for name in ordered], sources, plan.thorough)
+    return Comparison(rows, output_errors(float_module, quantized, samples), refined)
 
 
 def quantize_both(
@@ -102,8 +141,9 @@ def quantize_both(
     options: CompileOptions,
     per_channel: bool = False,
     keep_float: Collection[str] = (),
-) -> tuple[GraphModule, GraphModule]:
-    """The float model and the quantized one; a node has the same name in both."""
+    accuracy: str | AccuracyPlan = BALANCED,
+) -> tuple[GraphModule, GraphModule, Refined]:
+    """The float model and the quantized one, a node with the same name in both; what was done for it."""
     quantizer = NeutronQuantizer(
         NeutronTargetSpec(options.config, converter=options.converter),
         per_channel=per_channel,
@@ -111,10 +151,9 @@ def quantize_both(
     )
     exported = export_model(module, example).module(check_guards=False)
     prepared = prepare_pt2e(run_passes(exported, BEFORE_PREPARE, PTQ), quantizer)
-    with torch.no_grad():
-        for inputs in calibration:
-            prepared(*inputs)
-    return copy.deepcopy(prepared), convert_pt2e(prepared)
+    model, refined = calibrate(prepared, calibration, find_plan(accuracy))
+    assert refined.reference is not None
+    return copy.deepcopy(refined.reference), convert_pt2e(model), refined
 
 
 def try_suggestions(
@@ -126,43 +165,53 @@ def try_suggestions(
     *,
     options: CompileOptions | None = None,
     per_channel: bool = False,
+    accuracy: str | AccuracyPlan = BALANCED,
     keep_float: Collection[str] = (),
     progress: Callable[[float], None] = lambda part: None,
 ) -> list[tuple[str, float]]:
-    """The error of the model's outputs as it is, and quantized anew with up to `count` suggestions."""
-    options = options or CompileOptions()
+    """The error of the worst output as it is, and quantized anew with up to `count` suggestions."""
+    options, plan = options or CompileOptions(), find_plan(accuracy)
     kinds = {row.suggestion.kind for row in rows if row.suggestion is not None}
-    layers = [r.layer for r in rows if r.suggestion is not None and r.suggestion.kind == "float"]
-    plan: list[tuple[str, bool, tuple[str, ...], Sequence[Inputs]]] = []
+    groups = [
+        r.suggestion.layers or (r.layer,) for r in rows if r.suggestion and r.suggestion.kind == "float"
+    ]
+    now = _Trial("as it is", per_channel, (), calibration, plan)
+    trials = []
     if "per-channel" in kinds:
-        plan.append(("--per-channel", True, (), calibration))
+        trials.append(replace(now, name="--per-channel", per_channel=True))
     if "calibration" in kinds:
-        plan.append(("these samples among the calibration data", per_channel, (), [*calibration, *samples]))
-    plan += [(f"--keep-float {name}", per_channel, (name,), calibration) for name in layers]
-    plan = [("as it is", per_channel, (), calibration), *plan[:count]]
+        name = "these samples among the calibration data"
+        trials.append(replace(now, name=name, calibration=[*calibration, *samples]))
+    trials += [
+        replace(now, name=f"--keep-float {' '.join(group)}", keep=tuple(group))
+        for group in dict.fromkeys(groups)
+    ]
+    if "qat" in kinds and not plan.thorough:
+        trials.append(replace(now, name="--accuracy best", plan=find_plan(BEST)))
+    chosen = [now, *trials[:count]]
     result = []
-    for done, (name, channels, kept, data) in enumerate(plan, 1):
-        both = quantize_both(module, samples[0], data, options, channels, (*keep_float, *kept))
-        result.append((name, output_sqnr(*both, samples)))
-        progress(done / len(plan))
+    for done, trial in enumerate(chosen, 1):
+        exact, quantized, _ = quantize_both(
+            module,
+            samples[0],
+            trial.calibration,
+            options,
+            trial.per_channel,
+            (*keep_float, *trial.keep),
+            trial.plan,
+        )
+        result.append((trial.name, min(o.sqnr_db for o in output_errors(exact, quantized, samples))))
+        progress(done / len(chosen))
     return result
 
 
-def output_sqnr(float_module: GraphModule, quantized: GraphModule, samples: Sequence[Inputs]) -> float:
-    """The error of the model's outputs, in decibel."""
-    signal = noise = 0.0
-    with torch.no_grad():
-        for inputs in samples:
-            pairs = zip(_flat(float_module(*inputs)), _flat(quantized(*inputs)), strict=True)
-            for exact, rounded in pairs:
-                signal += float(exact.double().square().sum())
-                noise += float((exact.double() - rounded.double()).square().sum())
-    return math.inf if noise == 0 else 10 * math.log10(signal / noise) if signal else -math.inf
-
-
-def _flat(value: Any) -> list[torch.Tensor]:
-    items = value if isinstance(value, tuple | list) else [value]
-    return [item for item in items if isinstance(item, torch.Tensor) and item.is_floating_point()]
+@dataclass(frozen=True)
+class _Trial:
+    name: str
+    per_channel: bool
+    keep: tuple[str, ...]
+    calibration: Sequence[Inputs]
+    plan: AccuracyPlan
 
 
 def edge_names(program: CompiledProgram, quantized: GraphModule) -> dict[str, str]:

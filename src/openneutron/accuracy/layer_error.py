@@ -17,6 +17,7 @@ class Suggestion:
 
     kind: str  # per-channel, calibration, float, qat or inherited
     text: str
+    layers: tuple[str, ...] = ()  # what belongs together, if the suggestion is about more than the layer
 
 
 @dataclass(frozen=True)

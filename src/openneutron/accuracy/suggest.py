@@ -1,7 +1,9 @@
 """What would help a layer, from the evidence: each suggestion names the figures it is drawn from.
 
 A layer is worth a suggestion when its error is above one part in a thousand of its power. One whose own error
-is small inherits it, and is mended where it began. Otherwise the larger part of its own error decides: its
+is small inherits it, and is mended where it began; one whose result is much worse than what it reads, though
+it adds little, amplifies: a root or a quotient of what eight bits hold badly. It is named, with the
+arithmetic before it that belongs to it. Otherwise the larger part of its own error decides: its
 weights (per-channel scales, if trying them on this layer helped) or rounding its result (a range that fits
 the samples, if they leave the calibrated one). What is left cannot be had with eight bits: training adapts
 the model to them, and a single layer can stay float on the CPU.
@@ -19,24 +21,39 @@ from openneutron.accuracy.weight_trial import gain
 
 GOOD_DB = 30.0  # above this a layer is as good as eight bits make it, and gets no suggestion
 GAIN_DB = 3.0  # half the error: less is not worth a change
+CLIPPED = 1e-3  # of its values: fewer say nothing about the range
+ARITHMETIC = {"pow", "mul", "add", "sub", "div", "sqrt", "rsqrt", "square", "exp", "log", "reciprocal", "sum",
+              "mean", "linalg_vector_norm", "abs", "neg"}  # fmt: skip
 MANY = 1 / 3  # of the layers in need of help: then it is not one layer's problem
 
 
-def suggest(rows: Sequence[LayerError], sources: Mapping[str, set[str]]) -> list[LayerError]:
-    """The same rows with suggestions, the worst first; `sources` are the layers each reads from."""
+def suggest(
+    rows: Sequence[LayerError], sources: Mapping[str, set[str]], thorough: bool = False
+) -> list[LayerError]:
+    """The same rows with suggestions, the worst first; `sources` are the layers each reads from.
+
+    `thorough` says that every method has been used: none is suggested.
+    """
     by_name = {row.layer: row for row in rows}
     many = sum(row.own_sqnr_db < GOOD_DB for row in rows) >= max(3, MANY * len(rows))
-    result = [replace(row, suggestion=_suggestion(row, by_name, sources, many)) for row in rows]
+    result = [replace(row, suggestion=_suggestion(row, by_name, sources, many, thorough)) for row in rows]
     return sorted(result, key=lambda row: row.sqnr_db)
 
 
 def _suggestion(
-    row: LayerError, rows: Mapping[str, LayerError], sources: Mapping[str, set[str]], many: bool
+    row: LayerError,
+    rows: Mapping[str, LayerError],
+    sources: Mapping[str, set[str]],
+    many: bool,
+    thorough: bool,
 ) -> Suggestion | None:
     if row.sqnr_db >= GOOD_DB:
         return None
+    more = "" if thorough else "--accuracy best, or "
+    if _amplified(row, rows, sources) >= 2 * GAIN_DB:
+        return _amplifies(row, rows, sources)
     if row.own_sqnr_db - row.sqnr_db > 2 * GAIN_DB:  # its own part is less than a quarter
-        return _inherited(row, rows, sources)
+        return _inherited(row, rows, sources, more)
     weight = _weight(row)
     if weight <= row.rounding_sqnr_db and gain(weight, row.per_channel_sqnr_db) >= GAIN_DB:
         return Suggestion(
@@ -44,7 +61,8 @@ def _suggestion(
             f"--per-channel: the weights of its channels differ {row.channel_spread:,.0f} : 1 in size; tried "
             f"on this layer, they cost {row.per_channel_sqnr_db:.1f} instead of {weight:.1f} dB",
         )
-    if row.rounding_sqnr_db <= weight and gain(row.rounding_sqnr_db, row.wide_sqnr_db) >= GAIN_DB:
+    clips = row.clipped >= CLIPPED and gain(row.rounding_sqnr_db, row.wide_sqnr_db) >= GAIN_DB
+    if row.rounding_sqnr_db <= weight and clips:
         return Suggestion(
             "calibration",
             f"calibrate on wider data: {row.clipped:.1%} of its values are clipped to {_range(row.range)}, "
@@ -57,16 +75,53 @@ def _suggestion(
         else f"rounding its result costs {row.rounding_sqnr_db:.1f} dB, and no other range does better"
     )
     if many:
-        return Suggestion("qat", f"--use_qat: {cause}, and it is not the only such layer")
-    return Suggestion("float", f"--keep-float {row.layer} (float on the CPU), or --use_qat: {cause}")
+        return Suggestion("qat", f"{more}--use_qat: {cause}, and it is not the only such layer")
+    return Suggestion("float", f"{more}--keep-float {row.layer} (float on the CPU), or --use_qat: {cause}")
+
+
+def _amplified(row: LayerError, rows: Mapping[str, LayerError], sources: Mapping[str, set[str]]) -> float:
+    """Decibels a layer loses of what it reads, beyond what it adds itself."""
+    read = [rows[name].sqnr_db for name in sources.get(row.layer, ()) if name in rows]
+    if not read or row.own_sqnr_db - row.sqnr_db < GAIN_DB:  # half of the error is its own
+        return 0.0
+    return min(read) - row.sqnr_db
+
+
+def _amplifies(
+    row: LayerError, rows: Mapping[str, LayerError], sources: Mapping[str, set[str]]
+) -> Suggestion:
+    group, pending = [row.layer], [row.layer]
+    while pending:  # arithmetic without weights, back to the layers that feed it
+        for name in sorted(sources.get(pending.pop(), ())):
+            if name in rows and name not in group and _is_arithmetic(rows[name].op):
+                group.append(name)
+                pending.append(name)
+    group.reverse()
+    read = min(rows[name].sqnr_db for name in sources[row.layer] if name in rows)
+    return Suggestion(
+        "float",
+        f"--keep-float {' '.join(group)}: {row.op} amplifies the error of what it reads, from {read:.1f} to "
+        f"{row.sqnr_db:.1f} dB, while its own rounding costs {_db(row.own_sqnr_db)}",
+        tuple(group),
+    )
+
+
+def _is_arithmetic(op: str) -> bool:
+    return op.removeprefix("aten.").split(".")[0].rstrip("_") in ARITHMETIC
 
 
 def _inherited(
-    row: LayerError, rows: Mapping[str, LayerError], sources: Mapping[str, set[str]]
+    row: LayerError, rows: Mapping[str, LayerError], sources: Mapping[str, set[str]], more: str
 ) -> Suggestion:
-    """Name the layer before it that adds most; if none is bad by itself, they add up."""
+    """Name the layer before it that amplifies or adds most; if none is bad by itself, they add up."""
     before = [rows[name] for name in _before(row.layer, sources)]
     own = f"its own error is {_db(row.own_sqnr_db)}"
+    loudest = max(before, key=lambda r: _amplified(r, rows, sources), default=None)
+    if loudest is not None and _amplified(loudest, rows, sources) >= 2 * GAIN_DB:
+        lost = _amplified(loudest, rows, sources)
+        return Suggestion(
+            "inherited", f"inherited: {own}; mend {loudest.layer} ({loudest.op} loses {lost:.1f} dB) first"
+        )
     worst = min(before, key=lambda r: r.own_sqnr_db, default=None)
     if worst is None or worst.own_sqnr_db > row.own_sqnr_db:
         return Suggestion(
@@ -87,7 +142,7 @@ def _inherited(
     if 2 * len(helped) > len(weighted) > 0:
         remark = f"tried on them, it helps {len(helped)} of {len(weighted)}"
         return Suggestion("per-channel", f"--per-channel: {several}; {own}; {remark}")
-    return Suggestion("qat", f"--use_qat: {several}; {own}")
+    return Suggestion("qat", f"{more}--use_qat: {several}; {own}")
 
 
 def _before(layer: str, sources: Mapping[str, set[str]]) -> set[str]:

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 from openneutron.commands.compile import add_compile_options, compile_options, load_model
 from openneutron.commands.source import MODEL_HELP, Source
 from openneutron.diagnostics import fail
+from openneutron.quantize.plan import DEFAULT
 
 if TYPE_CHECKING:
+    from openneutron.accuracy.compare import Comparison
     from openneutron.accuracy.layer_error import LayerError
     from openneutron.commands.progress import Steps
 
@@ -72,27 +74,37 @@ def execute(args: argparse.Namespace) -> None:
     if args.samples < 1:
         fail("ON104", "option --samples", f"must be positive (got {args.samples})")
 
-    from openneutron.accuracy.compare import compare_layers
+    from openneutron.accuracy.compare import compare_model
     from openneutron.commands.quantizing import calibration_samples
 
     calibration = calibration_samples(args, source, steps)
     samples = _samples(args, source, calibration)
     with steps.step("Comparing", bar=True) as advance:
-        rows = compare_layers(
+        found = compare_model(
             source.module,
             samples,
             calibration,
             options=compile_options(args),
             per_channel=args.per_channel,
+            accuracy=args.accuracy or DEFAULT,
             keep_float=args.keep_float,
             progress=advance,
         )
+    rows = found.layers
     trials = _trials(args, source, samples, calibration, rows, steps) if args.tries else []
     if args.json:
-        layers: list[dict[str, Any]] = [row.as_dict() for row in rows]
-        print(json.dumps({"layers": layers, "trials": trials} if args.tries else layers, indent=2))
+        outputs = {output.node: output.as_dict() for output in found.outputs}
+        layers = [{**row.as_dict(), "output": outputs.get(row.layer)} for row in rows]
+        data = {
+            "layers": layers,
+            "outputs": [output.as_dict() for output in found.outputs],
+            "accuracy": found.refined.as_dict(),
+            "trials": trials,
+        }
+        print(json.dumps(data if args.tries else layers, indent=2))
         return
     _print(rows)
+    _print_outputs(found, len(samples))
     _print_trials(trials)
 
 
@@ -117,6 +129,7 @@ def layer_errors(
             calibration,
             options=compile_options(args),
             per_channel=args.per_channel,
+            accuracy=args.accuracy or DEFAULT,
             keep_float=args.keep_float,
             progress=advance,
         )
@@ -163,6 +176,7 @@ def _trials(
             args.tries,
             options=compile_options(args),
             per_channel=args.per_channel,
+            accuracy=args.accuracy or DEFAULT,
             keep_float=args.keep_float,
             progress=advance,
         )
@@ -205,6 +219,22 @@ def _print(rows: list[LayerError]) -> None:
         console.print(f"{row.layer}: {row.suggestion.text}", soft_wrap=True, markup=False)
     if len(given) > SHOWN:
         console.print(f"... and {len(given) - SHOWN} more; --json has all of them", style="dim")
+
+
+def _print_outputs(found: Comparison, samples: int) -> None:
+    """Whether int8 is good enough: every output, the worst samples, and what was done about it."""
+    from openneutron.report.terminal import make_console, print_methods
+
+    print(f"\noutputs on {samples} samples, int8 against float:")
+    for output in found.outputs:
+        value = "exact" if math.isinf(output.sqnr_db) else f"{output.sqnr_db:.1f} dB"
+        same = "" if output.agreement is None else f", the same class for {output.agreement:.0%}"
+        worst = ", ".join(f"{index} ({db:.1f} dB)" for index, db in output.worst if not math.isinf(db))
+        print(
+            f"  {output.output} {output.node}: {value}{same}" + (f"; worst samples: {worst}" if worst else "")
+        )
+    print()
+    print_methods(make_console(), found.refined.as_dict())
 
 
 def _print_trials(trials: list[dict[str, Any]]) -> None:

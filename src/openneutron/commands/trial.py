@@ -23,6 +23,7 @@ from openneutron.commands.compile import Result, compile_source, write_reports
 from openneutron.commands.source import Source, load_function, load_source
 from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.files import write_atomically
+from openneutron.quantize.plan import DEFAULT
 from openneutron.report.difference import sram_needed
 from openneutron.search.space import CODE, EVALUATED, Bound
 from openneutron.search.trial import DONE, FAILED, OVER, Job, Outcome
@@ -303,6 +304,7 @@ def _worst_layers(args: Any, source: Source, count: int) -> list[str]:
         calibration,
         options=compile_options(args),
         per_channel=args.per_channel,
+        accuracy=args.accuracy or DEFAULT,
         keep_float=args.keep_float,
     )
     ranked = sorted(

@@ -35,10 +35,10 @@ from openneutron.quantize.walk import Step, Walk, live_bytes
 _MEMORY = 1 << 30  # bytes of results that a walk may hold
 _TRIED = 4  # samples that equalization is tried on, before anything else
 _MEASURED = 8  # samples the outputs are measured on
-_FITTED = 8  # samples the methods of the balanced plan are fitted to
+_FITTED = 16  # samples the methods of the balanced plan are fitted to
 _ENOUGH = 4  # fewer samples say nothing about the mean of a channel
 _LIMIT = 60.0  # seconds for choices made tensor by tensor
-_LARGEST = 256  # inputs of an output channel whose weights the balanced plan still rounds
+_LARGEST = 512  # inputs of an output channel whose weights the balanced plan still rounds
 _DOUBT_DB = 0.3  # by which another range than that of least squares must be better
 _GAIN_DB = 0.1  # less is chance
 _GOOD_DB = {True: 40.0, False: 36.0}  # by thoroughness: as good as eight bits make it, nothing is tried
@@ -65,6 +65,8 @@ class Refined:
     plan: str
     results: list[MethodResult] = field(default_factory=list)
     quality: Quality | None = None
+    # The model the methods that change weights began with: equalized, and in float still exact.
+    reference: GraphModule | None = field(default=None, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
         """For summaries and reports; JSON has no infinity, so that an error of zero is null."""
@@ -105,7 +107,7 @@ def calibrate(
     if not measure and not plan.methods:
         return prepared, Refined(plan.name, results)
     model, refined = refine(prepared, kept.samples, plan, progress)
-    return model, Refined(plan.name, [*results, *refined.results], refined.quality)
+    return model, Refined(plan.name, [*results, *refined.results], refined.quality, prepared)
 
 
 def _equalized(
