@@ -7,7 +7,8 @@ from torch import nn
 
 from openneutron.fx import op_name
 from openneutron.passes.edge import DEQUANTIZE, QUANTIZE, remove_quant_io, run_edge_passes
-from openneutron.quantize import NeutronQuantizer, calibrate_and_quantize
+from openneutron.quantize.loop import calibrate_and_quantize
+from openneutron.quantize.quantizer import NeutronQuantizer
 
 qd = torch.ops.quantized_decomposed
 PARAMETERS = (0.1, 3, -128, 127, torch.int8)

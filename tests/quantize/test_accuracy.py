@@ -13,13 +13,13 @@ from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 from openneutron import quantize_model
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
-from openneutron.quantize import NeutronQuantizer
 from openneutron.quantize.bias import correct_bias
 from openneutron.quantize.equalize import equalize
 from openneutron.quantize.measure import float_run, quality, quantized_run
 from openneutron.quantize.observer import CHOICES, RangeObserver
 from openneutron.quantize.plan import LEVELS, METHODS, find_plan
 from openneutron.quantize.prepared import layers_of, value_of
+from openneutron.quantize.quantizer import NeutronQuantizer
 from openneutron.quantize.refine import calibrate, observe, reached
 from openneutron.quantize.rounding import round_weights
 from openneutron.quantize.samples import KEPT, Kept

@@ -18,8 +18,8 @@ from torchao.quantization.pt2e.quantizer import (
 )
 
 from openneutron.fx import op_name
-from openneutron.quantize import NeutronQuantizer
 from openneutron.quantize.observer import RangeObserver
+from openneutron.quantize.quantizer import NeutronQuantizer
 
 IMAGE = (1, 4, 6, 6)
 

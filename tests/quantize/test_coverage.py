@@ -7,7 +7,7 @@ from torch import nn
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from openneutron.fx import op_name
-from openneutron.quantize import NeutronQuantizer
+from openneutron.quantize.quantizer import NeutronQuantizer
 
 IMAGE = (1, 4, 8, 8)
 CASES = {

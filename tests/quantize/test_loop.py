@@ -11,7 +11,8 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, 
 
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.fx import op_name
-from openneutron.quantize import NeutronQuantizer, calibrate_and_quantize, train_and_quantize
+from openneutron.quantize.loop import calibrate_and_quantize, train_and_quantize
+from openneutron.quantize.quantizer import NeutronQuantizer
 
 QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
 NORM = "aten.batch_norm.default"

@@ -45,7 +45,7 @@ def as_dict(spec: OpSpec) -> dict[str, Any]:
         "names": list(spec.names),
         "quantization": quantization(spec),
         "limits_open": limits(spec, OPEN),
-        "limits_eiq": ["not supported"] if spec.beyond else limits(spec, EIQ),
+        "limits_eiq": ["not supported"] if spec.open_only else limits(spec, EIQ),
         "fuses_activation": spec.fuses_activation,
         "note": spec.note,
     }

@@ -13,8 +13,8 @@ from openneutron.ops.common import (
     apply,
     as_layer,
     island,
+    nxp_limit,
     on_ranks,
-    published,
     unary,
 )
 from openneutron.ops.spec import Call, Case, FixedOutput, Lowering, Observed, OpSpec
@@ -31,7 +31,7 @@ def _entry(
     lower: Any,
     function: str,
     *,
-    beyond: bool = False,
+    open_only: bool = False,
     in_place: bool = True,
     also: tuple[str, ...] = (),
     positive: bool = False,
@@ -42,7 +42,7 @@ def _entry(
     def of(torch: Any) -> Any:
         return getattr(torch.nn.functional, function, None) or getattr(torch, function)
 
-    return OpSpec(names, Observed(), lower, cases=on_ranks(1, 5, of, positive=positive), beyond=beyond)
+    return OpSpec(names, Observed(), lower, cases=on_ranks(1, 5, of, positive=positive), open_only=open_only)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def _lower_clamp(at: Lowering, call: Call) -> Tensor:
 
 
 _PUBLISHED_BOUNDS = {(-1.0, 1.0), (0.0, 1.0), (0.0, 6.0), (0.0, None)}
-_BOUNDS = published(
+_BOUNDS = nxp_limit(
     "Clamp bounds must be (-1, 1), (0, 1), (0, 6) or (0, None)",
     lambda c: clamp_bounds(c) in _PUBLISHED_BOUNDS,
     clamp_bounds,
@@ -112,7 +112,7 @@ HARDTANH = OpSpec(
     Observed(),
     _lower_clamp,
     requires=(
-        published(
+        nxp_limit(
             _BOUNDS.sentence,
             _BOUNDS.holds,
             _BOUNDS.got,
@@ -138,14 +138,14 @@ CLAMP_MIN = OpSpec(
     ("aten.clamp_min.default", "aten.clamp_min_.default"),
     Observed(),
     _lower_clamp,
-    beyond=True,
+    open_only=True,
     cases=on_ranks(2, 4, lambda torch: lambda x: torch.clamp_min(x, -0.25)),
 )
 CLAMP_MAX = OpSpec(
     ("aten.clamp_max.default", "aten.clamp_max_.default"),
     Observed(),
     _lower_clamp,
-    beyond=True,
+    open_only=True,
     cases=on_ranks(2, 4, lambda torch: lambda x: torch.clamp_max(x, 0.25)),
 )
 
@@ -196,7 +196,7 @@ GELU = OpSpec(
     ("aten.gelu.default",),
     Observed(),
     _lower_gelu,
-    beyond=True,
+    open_only=True,
     cases=on_ranks(1, 5, as_layer("GELU")) + (Case("tanh", as_layer("GELU", "tanh"), ((2, 8),)),),
 )
 ABS = _entry("abs", unary(Builtin.ABS), "abs")
@@ -278,27 +278,29 @@ def _lower_pow(at: Lowering, call: Call) -> Tensor:
     return island(lambda b, x, _: apply(b, Builtin.POW, x, exponent))(at, call)
 
 
-SILU = _entry("silu", island(_silu), "silu", beyond=True)
-HARDSIGMOID = _entry("hardsigmoid", island(_hardsigmoid), "hardsigmoid", beyond=True)
-MISH = _entry("mish", island(_mish), "mish", beyond=True)
-SOFTPLUS = _entry("softplus", island(_softplus), "softplus", beyond=True, in_place=False)
-ELU = _entry("elu", island(_elu), "elu", beyond=True)
-SELU = _entry("selu", island(_selu), "selu", beyond=True)
-SQRT = _entry("sqrt", island(lambda b, x, _: apply(b, Builtin.SQRT, x)), "sqrt", beyond=True, positive=True)
+SILU = _entry("silu", island(_silu), "silu", open_only=True)
+HARDSIGMOID = _entry("hardsigmoid", island(_hardsigmoid), "hardsigmoid", open_only=True)
+MISH = _entry("mish", island(_mish), "mish", open_only=True)
+SOFTPLUS = _entry("softplus", island(_softplus), "softplus", open_only=True, in_place=False)
+ELU = _entry("elu", island(_elu), "elu", open_only=True)
+SELU = _entry("selu", island(_selu), "selu", open_only=True)
+SQRT = _entry(
+    "sqrt", island(lambda b, x, _: apply(b, Builtin.SQRT, x)), "sqrt", open_only=True, positive=True
+)
 RECIPROCAL = _entry(
     "reciprocal",
     island(lambda b, x, _: apply(b, Builtin.DIV, 1.0, x)),
     "reciprocal",
-    beyond=True,
+    open_only=True,
     positive=True,
 )
-SIN = _entry("sin", island(lambda b, x, _: apply(b, Builtin.SIN, x)), "sin", beyond=True)
-COS = _entry("cos", island(lambda b, x, _: apply(b, Builtin.COS, x)), "cos", beyond=True)
+SIN = _entry("sin", island(lambda b, x, _: apply(b, Builtin.SIN, x)), "sin", open_only=True)
+COS = _entry("cos", island(lambda b, x, _: apply(b, Builtin.COS, x)), "cos", open_only=True)
 SQUARE = OpSpec(
     ("aten.pow.Tensor_Scalar", "aten.pow_.Scalar"),
     Observed(),
     _lower_pow,
-    beyond=True,
+    open_only=True,
     cases=on_ranks(1, 5, lambda torch: lambda x: x.pow(2))
     + (Case("exponent 1.5", lambda torch: lambda x: x.pow(1.5), ((2, 8),), positive=True),),
 )

@@ -110,7 +110,7 @@ def as_layer(name: str, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
 # Constraints that several families share
 
 
-def published(
+def nxp_limit(
     sentence: str,
     holds: Callable[[Call], bool],
     got: Callable[[Call], Any] | None = None,
@@ -123,6 +123,6 @@ def published(
 
 def at_most(limit: int, what: str, values: Callable[[Call], list[int]], violated_by: Case) -> Constraint:
     """A published upper bound on every one of some sizes."""
-    return published(
+    return nxp_limit(
         f"{what} must be at most {limit}", lambda c: max(values(c)) <= limit, values, violated_by
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Builtin, Padding, Quant, Tensor
-from openneutron.ops.common import at_most, fused, published, quant_of
+from openneutron.ops.common import at_most, fused, nxp_limit, quant_of
 from openneutron.ops.spec import Call, Case, Constraint, Lowering, OpSpec, Value, Weighted
 
 # --------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ COMMON = (
     ),
 )
 PUBLISHED = (
-    published(
+    nxp_limit(
         "Groups must be 1 or depthwise",
         lambda c: is_transposed(c) or c["groups"] == 1 or _is_depthwise(c),
         lambda c: c["groups"],
@@ -159,19 +159,19 @@ PUBLISHED = (
         _values("dilation", 1),
         Case("dilation 4097", lambda torch: torch.nn.Conv1d(1, 1, 2, dilation=4097), ((1, 1, 4100),)),
     ),
-    published(
+    nxp_limit(
         "kH * kW * channels (rounded up to 8) must be at most 65535",
         lambda c: _kernel_area(c) <= 65535,
         _kernel_area,
         Case("large window", lambda torch: torch.nn.Conv2d(1024, 1, 8), ((1, 1024, 8, 8),)),
     ),
-    published(
+    nxp_limit(
         "Transposed convolution's stride must be 1 or 2",
         lambda c: not is_transposed(c) or max(_values("stride", 1)(c)) <= 2,
         _values("stride", 1),
         Case("stride 3", lambda torch: torch.nn.ConvTranspose2d(2, 2, 3, stride=3), ((1, 2, 4, 4),)),
     ),
-    published(
+    nxp_limit(
         "Transposed convolution's stride must be at most its kernel",
         lambda c: not is_transposed(c) or all(s <= k for s, k in zip(c["stride"], _kernel(c), strict=False)),
         lambda c: c["stride"],
@@ -179,7 +179,7 @@ PUBLISHED = (
             "stride over kernel", lambda torch: torch.nn.ConvTranspose2d(2, 2, 1, stride=2), ((1, 2, 4, 4),)
         ),
     ),
-    published(
+    nxp_limit(
         "Transposed convolution's padding must be less than its kernel",
         lambda c: not is_transposed(c) or all(p < k for p, k in zip(c["padding"], _kernel(c), strict=False)),
         lambda c: c["padding"],

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from openneutron.litert.ir import Builtin, Quant, Tensor
-from openneutron.ops.common import fused, published, quant_of
+from openneutron.ops.common import fused, nxp_limit, quant_of
 from openneutron.ops.conv import bias_const, weight_quant
 from openneutron.ops.spec import Call, Case, Constraint, Lowering, Observed, OpSpec, Value, Weighted
 
@@ -175,7 +175,7 @@ MM = OpSpec(
     ("aten.mm.default",),
     Observed(),
     _lower_product,
-    requires=(published("Both operands must be 2-D", lambda c: all(t.rank == 2 for t in c.tensors)),),
+    requires=(nxp_limit("Both operands must be 2-D", lambda c: all(t.rank == 2 for t in c.tensors)),),
     cases=(
         Case("two inputs", lambda torch: torch.mm, ((3, 8), (8, 4))),
         Case("constant", _MatrixCases.mm, ((3, 8),)),
@@ -186,7 +186,7 @@ BMM = OpSpec(
     Observed(),
     _lower_product,
     requires=(
-        published(
+        nxp_limit(
             "Both operands must have the same zero point",
             lambda c: c.tensors[0].quant.zero_point == c.tensors[1].quant.zero_point,  # type: ignore[union-attr]
             lambda c: [t.quant.zero_point[0] for t in c.tensors],  # type: ignore[union-attr]

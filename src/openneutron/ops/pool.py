@@ -9,7 +9,7 @@ import numpy as np
 
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Activation, Builtin, Padding, Tensor
-from openneutron.ops.common import as_layer, at_most, published, quant_of
+from openneutron.ops.common import as_layer, at_most, nxp_limit, quant_of
 from openneutron.ops.conv import as_nchw, padding_mode, rows_after, spatial
 from openneutron.ops.spec import Call, Case, Constraint, Lowering, OpSpec, Shared, Values
 
@@ -240,8 +240,8 @@ _AVG_REQUIRES = (
             "ceil beyond", lambda torch: torch.nn.AvgPool2d(3, 2, padding=1, ceil_mode=True), ((1, 2, 6, 6),)
         ),
     ),
-    published("ceil_mode must be False", lambda c: not c.get("ceil_mode", False), violated_by=_CEIL),
-    published(
+    nxp_limit("ceil_mode must be False", lambda c: not c.get("ceil_mode", False), violated_by=_CEIL),
+    nxp_limit(
         "count_include_pad must be False",
         lambda c: not _counts_padding(c),
         violated_by=Case("counted padding", as_layer("AvgPool2d", 3, padding=1), ((1, 2, 6, 6),)),
@@ -323,13 +323,13 @@ ADAPTIVE_AVG_POOL = OpSpec(
     Shared(Values.ROUNDED),
     _lower_adaptive,
     (
-        published(
+        nxp_limit(
             "Input rows and columns must be multiples of the output's",
             _divides,
             lambda c: [list(_batched(c)[0][2:]), _adaptive_out(c)],
             Case("7 to 3", as_layer("AdaptiveAvgPool2d", 3), ((1, 2, 7, 7),)),
         ),
-        published(
+        nxp_limit(
             "Kernel must be at most 4096",
             lambda c: max(_batched(c)[0][2:]) <= 4096,
             lambda c: list(c.input.shape),
@@ -349,18 +349,18 @@ MAX_POOL = OpSpec(
     Shared(Values.CHOSEN),
     _lower_max_pool,
     (
-        published(
+        nxp_limit(
             "Dilation must be 1",
             lambda c: _dilation(c) == [1, 1],
             _dilation,
             Case("dilation 2", as_layer("MaxPool2d", 2, dilation=2), ((1, 2, 6, 6),)),
         ),
-        published(
+        nxp_limit(
             "ceil_mode must be False",
             lambda c: not c.get("ceil_mode", False),
             violated_by=Case("ceil mode", as_layer("MaxPool2d", 2, ceil_mode=True), ((1, 2, 5, 5),)),
         ),
-        published("Stride must be less than 4096", lambda c: max(_stride(c)) < 4096, _stride),
+        nxp_limit("Stride must be less than 4096", lambda c: max(_stride(c)) < 4096, _stride),
     ),
     _pool_cases("MaxPool2d", (7, 8), tolerance=0)
     + _pool_cases("MaxPool1d", (9,), tolerance=0)

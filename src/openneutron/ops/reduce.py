@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from openneutron.litert.ir import Activation, Builtin, Quant, Tensor
-from openneutron.ops.common import dims_of, normalize, published, quant_of
+from openneutron.ops.common import dims_of, normalize, nxp_limit, quant_of
 from openneutron.ops.spec import Call, Case, FixedOutput, Lower, Lowering, Observed, OpSpec, Shared, Values
 
 
@@ -77,7 +77,7 @@ MEAN = OpSpec(
     Observed(),
     _lower_mean,
     (
-        published(
+        nxp_limit(
             "Input must be 4-D",
             lambda c: c.input.rank == 4,
             lambda c: c.input.rank,
@@ -144,19 +144,19 @@ SOFTMAX = OpSpec(
     FixedOutput(1 / 256, -128),
     last_axis(Builtin.SOFTMAX, beta=1.0),
     (
-        published(
+        nxp_limit(
             "Channels must be at most 2040",
             lambda c: _channels(c) <= 2040,
             _channels,
             Case("2041 channels", lambda torch: torch.nn.Softmax(-1), ((1, 2041),)),
         ),
-        published(
+        nxp_limit(
             "Rows must be at most 4096",
             lambda c: _rows(c) <= 4096,
             _rows,
             Case("4097 rows", lambda torch: torch.nn.Softmax(-1), ((4097, 2),)),
         ),
-        published(
+        nxp_limit(
             "Elements must be at most 524288",
             lambda c: math.prod(c.input.shape) <= 524288,
             lambda c: math.prod(c.input.shape),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from openneutron.litert.ir import Builtin, Tensor
-from openneutron.ops.common import published, quant_of
+from openneutron.ops.common import nxp_limit, quant_of
 from openneutron.ops.spec import Call, Case, Lower, Lowering, OpSpec, Shared, Values
 
 
@@ -30,7 +30,7 @@ def _factors(call: Call) -> list[float]:
 
 def _limit(case: Case) -> tuple[Any, ...]:
     return (
-        published(
+        nxp_limit(
             "Scale must be 1, 2, 4 or 8", lambda c: set(_factors(c)) <= {1.0, 2.0, 4.0, 8.0}, _factors, case
         ),
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Builtin, Tensor
-from openneutron.ops.common import as_layer, normalize, published, quant_of
+from openneutron.ops.common import as_layer, normalize, nxp_limit, quant_of
 from openneutron.ops.spec import Call, Case, Constraint, Lower, Lowering, OpSpec, Shared
 
 
@@ -187,7 +187,7 @@ SELECT = OpSpec(
     ("aten.select_copy.int", "aten.select.int"),
     Shared(),
     moving(_select),
-    beyond=True,
+    open_only=True,
     cases=(
         _case("step", lambda x: x[:, 1], (2, 3, 4)),
         _case("last", lambda x: x[:, -1], (2, 3, 4, 5)),
@@ -213,7 +213,7 @@ CAT = OpSpec(
     Shared(),
     _lower_cat,
     (
-        published(
+        nxp_limit(
             "All inputs must share quantization parameters",
             lambda c: len({v.quant for v in c["tensors"]} | {c.out.quant}) == 1,
             lambda c: [str(v.quant) for v in c["tensors"]],
@@ -257,7 +257,7 @@ EXPAND = OpSpec(
     ("aten.expand_copy.default", "aten.expand.default", "aten.repeat.default"),
     Shared(),
     moving(_expand),
-    beyond=True,
+    open_only=True,
     cases=(
         _case("expand", lambda x: x.expand(2, 3, 4), (1, 3, 1)),
         _case("repeat", lambda x: x.repeat(2, 1, 3), (1, 3, 2)),
@@ -333,7 +333,7 @@ PAD = OpSpec(
             _mode,
             hint="Pad with zeros, or reflect.",
         ),
-        published(
+        nxp_limit(
             "Only height and width may be padded",
             lambda c: c.input.rank != 4 or len(c.get("pad", c.get("padding", ()))) <= 4,
             lambda c: c["pad"],
@@ -423,7 +423,7 @@ PIXEL_SHUFFLE = OpSpec(
     ("aten.pixel_shuffle.default",),
     Shared(),
     moving(_pixel_shuffle),
-    beyond=True,
+    open_only=True,
     cases=tuple(
         Case(f"x{r}", as_layer("PixelShuffle", r), ((2, 2 * r * r, 3, 4),), True, tolerance=0) for r in (2, 3)
     ),
@@ -432,7 +432,7 @@ PIXEL_UNSHUFFLE = OpSpec(
     ("aten.pixel_unshuffle.default",),
     Shared(),
     moving(_pixel_unshuffle),
-    beyond=True,
+    open_only=True,
     cases=(Case("x2", lambda torch: torch.nn.PixelUnshuffle(2), ((2, 3, 4, 6),), True, tolerance=0),),
 )
 

@@ -225,7 +225,7 @@ class OpSpec:
     fuses_activation: bool = False  # a ReLU-like activation after it may be computed in it
     no_op: bool = False  # changes neither values nor their order in memory
     note: str = ""
-    beyond: bool = False  # not covered by NXP's converter: open only
+    open_only: bool = False  # not covered by NXP's converter: open only
     float_constants: tuple[str, ...] = ()  # arguments that may be constants in float
 
     @property
@@ -251,7 +251,7 @@ class OpSpec:
 
     def check(self, call: Call, converter: str = OPEN) -> Reject | None:
         """Why this call cannot be delegated with this converter, or None."""
-        if self.beyond and converter == EIQ:
+        if self.open_only and converter == EIQ:
             return Reject(
                 "ON203",
                 f"{self.name} is not supported by NXP's converter",

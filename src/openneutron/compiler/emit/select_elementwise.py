@@ -23,7 +23,7 @@ from openneutron.compiler.emit.selection import (
     merged,
     walk,
 )
-from openneutron.compiler.graph.tables import TABLE, Region, is_byte, table_of
+from openneutron.compiler.graph.tables import TABLE, ByteFunction, is_byte, table_of
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.format import Broadcast, KernelCall, Table
 from openneutron.litert.ir import Builtin, Op, Trait, kinds
@@ -129,13 +129,13 @@ def _unary_problem(op: Op) -> str:
         return f"{op.operand(0).dtype} to {op.output.dtype} is not a function of one byte"
     return (
         ""
-        if table_of(Region(op.operand(0), (op,))) is not None
+        if table_of(ByteFunction(op.operand(0), (op,))) is not None
         else "LiteRT's reference kernels do not take it either"
     )
 
 
 def _unary(op: Op, ctx: Context) -> list[KernelCall]:
-    table = table_of(Region(op.operand(0), (op,)))
+    table = table_of(ByteFunction(op.operand(0), (op,)))
     assert table is not None
     return _lookup(op, ctx, table)
 

@@ -20,7 +20,7 @@ from openneutron.compiler.graph.islands import form_islands
 from openneutron.compiler.graph.tables import (
     IDENTITY,
     TABLE,
-    byte_regions,
+    byte_functions,
     clamp_table,
     is_byte,
     is_table,
@@ -51,7 +51,7 @@ def merge_tables(graph: Graph) -> Graph:
     to exist. Every byte tensor of a region gets its table from the region's source; those that nothing reads
     any more are dead.
     """
-    regions = byte_regions(graph)
+    regions = byte_functions(graph)
 
     def tabulate(g: Rewriter, op: Op) -> bool:
         region = regions.get(op.outputs[0])

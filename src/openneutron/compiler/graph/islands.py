@@ -17,7 +17,7 @@ import numpy as np
 from openneutron.compiler.graph.program import Expression, Source, TooLarge, Value, assemble
 from openneutron.compiler.graph.shapes import axes_of
 from openneutron.compiler.graph.steps import FUNCTIONS, Steps, steps_of
-from openneutron.compiler.graph.tables import Region, arity, byte_regions, is_byte, values_of
+from openneutron.compiler.graph.tables import ByteFunction, arity, byte_functions, is_byte, values_of
 from openneutron.compiler.microcode.expression import Instruction, IslandOp, Reduction
 from openneutron.litert.ir import Activation, Builtin, Graph, Op, Tensor
 from openneutron.litert.rewriter import Rewriter, rewrite
@@ -111,7 +111,7 @@ class _Former:
 
     def __init__(self, graph: Graph):
         self.producers = graph.producers()
-        self.regions = byte_regions(graph)
+        self.regions = byte_functions(graph)
         self.inside = {op for op in graph.ops if self._is_inside(op)}
         # What is in memory whatever happens here: inputs, and what other operators make.
         self.exists = {
@@ -241,7 +241,7 @@ class _Former:
         expression.known[tensor] = value
         return value
 
-    def _byte(self, expression: Expression, tensor: Tensor, region: Region) -> Value:
+    def _byte(self, expression: Expression, tensor: Tensor, region: ByteFunction) -> Value:
         expression.ops += region.ops
         if len(region.ops) == 1 and region.source.dtype == "int8":  # no more than DEQUANTIZE: no table
             return expression.load(region.source, tensor.shape)

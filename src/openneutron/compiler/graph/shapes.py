@@ -11,7 +11,7 @@ from openneutron.litert.ir import Builtin, Op, Tensor
 
 
 @dataclass(frozen=True)
-class SliceRegion:
+class Box:
     """A dense box of a tensor: where it begins and how large it is, along every axis."""
 
     begin: tuple[int, ...]
@@ -27,17 +27,17 @@ class SliceRegion:
         return int(np.ravel_multi_index(self.begin, shape)) if math.prod(self.size) and shape else 0
 
 
-def slice_of(op: Op) -> SliceRegion | None:
+def slice_of(op: Op) -> Box | None:
     """The box a SLICE or STRIDED_SLICE takes; None for other ops and for strides other than 1."""
     if op.kind is Builtin.SLICE and op.operand(1).is_const:
         begin = tuple(int(b) for b in op.operand(1).array)
-        return SliceRegion(begin, op.output.shape)
+        return Box(begin, op.output.shape)
     if op.kind is Builtin.STRIDED_SLICE and all(op.operand(i).is_const for i in (1, 2, 3)):
         return _strided(op)
     return None
 
 
-def _strided(op: Op) -> SliceRegion | None:
+def _strided(op: Op) -> Box | None:
     source = op.operand(0)
     begins, ends, strides = (op.operand(i).array.tolist() for i in (1, 2, 3))
     if any(op.options.get(key) for key in ("ellipsisMask", "newAxisMask", "shrinkAxisMask", "offset")):
@@ -50,7 +50,7 @@ def _strided(op: Op) -> SliceRegion | None:
         last = length if op.options.get("endMask", 0) >> axis & 1 else _clip(ends[axis], length)
         begin.append(first)
         size.append(max(0, last - first))
-    return SliceRegion(tuple(begin), tuple(size)) if tuple(size) == op.output.shape else None
+    return Box(tuple(begin), tuple(size)) if tuple(size) == op.output.shape else None
 
 
 def resolve_strided_slice(op: Op) -> tuple[list[int], list[int], list[int], list[int]]:

@@ -47,14 +47,14 @@ def elementwise_operands(op: Op) -> list[Tensor]:
 
 
 @dataclass(frozen=True)
-class Region:
+class ByteFunction:
     """Element-wise ops, in order, that together are a function of one byte tensor."""
 
     source: Tensor
     ops: tuple[Op, ...]
 
 
-def byte_regions(graph: Graph) -> dict[Tensor, Region]:
+def byte_functions(graph: Graph) -> dict[Tensor, ByteFunction]:
     """For each tensor that is a function of one byte tensor, that tensor and the ops between.
 
     A region begins anew at a byte tensor with several readers or that is an output: it exists anyway, and
@@ -62,13 +62,13 @@ def byte_regions(graph: Graph) -> dict[Tensor, Region]:
     """
     readers = graph.consumers()
     outputs = set(graph.outputs)
-    regions: dict[Tensor, Region] = {}
+    regions: dict[Tensor, ByteFunction] = {}
 
-    def upto(tensor: Tensor) -> Region | None:
+    def upto(tensor: Tensor) -> ByteFunction | None:
         kept = is_byte(tensor) and (tensor in outputs or len(readers.get(tensor, ())) > 1)
         if tensor in regions and not kept:
             return regions[tensor]
-        return Region(tensor, ()) if is_byte(tensor) else None
+        return ByteFunction(tensor, ()) if is_byte(tensor) else None
 
     position = {op: index for index, op in enumerate(graph.ops)}
     for op in graph.ops:
@@ -76,18 +76,18 @@ def byte_regions(graph: Graph) -> dict[Tensor, Region]:
         whole = [r for r in found if r is not None]
         if whole and len(whole) == len(found) and len({r.source for r in whole}) == 1:
             ops = {o for r in whole for o in r.ops}
-            regions[op.output] = Region(whole[0].source, (*sorted(ops, key=position.__getitem__), op))
+            regions[op.output] = ByteFunction(whole[0].source, (*sorted(ops, key=position.__getitem__), op))
     return regions
 
 
-def table_of(region: Region) -> np.ndarray | None:
+def table_of(region: ByteFunction) -> np.ndarray | None:
     """The table of a region from byte to byte, indexed by the value's bits; None if the oracle refuses."""
     assert is_byte(region.ops[-1].output)
     values = values_of(region)
     return None if values is None else values.view(np.uint8)
 
 
-def values_of(region: Region) -> np.ndarray | None:
+def values_of(region: ByteFunction) -> np.ndarray | None:
     """What a region yields for each byte, in the type of its result; None if the oracle refuses."""
     source = region.source
     assert is_byte(source)

@@ -110,10 +110,10 @@ def _placements(op: Op) -> list[tuple[Tensor, Tensor, int]]:
     """`(guest, host, offset)`: what must hold for an op to be free, in bytes; nothing if it never can be."""
     if _keeps_bytes(op):
         return [(op.output, op.operand(0), 0)]
-    if (region := slice_of(op)) is not None:
+    if (box := slice_of(op)) is not None:
         source, out = op.operand(0), op.output
-        if region.is_contiguous(source.shape):
-            return [(out, source, region.flat_begin(source.shape) * DTYPES[out.dtype])]
+        if box.is_contiguous(source.shape):
+            return [(out, source, box.flat_begin(source.shape) * DTYPES[out.dtype])]
         return []
     if op.kind is Builtin.CONCATENATION:
         axis, out = concat_axis(op), op.output
@@ -155,11 +155,11 @@ def _spread_placements(op: Op) -> list[tuple[Tensor, Tensor, int]]:
     """`(guest, host, offset)` of an op along the last axis: guests' runs are as far apart as the host's."""
     if op.kind not in _VIEWED or op.output.rank != 4 or op.output.dtype != "int8":
         return []
-    if (region := slice_of(op)) is not None:
+    if (box := slice_of(op)) is not None:
         source = op.operand(0)
-        if region.size[:3] != source.shape[:3] or any(region.begin[:3]):
+        if box.size[:3] != source.shape[:3] or any(box.begin[:3]):
             return []
-        return [(op.output, source, region.begin[3])]
+        return [(op.output, source, box.begin[3])]
     if op.kind is Builtin.CONCATENATION and concat_axis(op) == 3:
         result, offset = [], 0
         for index in range(len(op.inputs)):
