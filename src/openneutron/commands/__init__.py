@@ -22,6 +22,7 @@ from openneutron.commands import (
     report,
     run,
     sweep,
+    tune,
 )
 
 
@@ -55,5 +56,6 @@ COMMANDS: tuple[Command, ...] = (
     firmware,
     bench,
     sweep,
+    tune,
     doctor,
 )
