@@ -27,6 +27,6 @@ def test_bad_input(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["tune", "cifarnet", "--max-drop", "-1"]) == 2
     assert "must not be negative" in capsys.readouterr().err
-    assert main(["tune", "no_such_model", "--jobs", "1"]) == 1
+    assert main(["tune", "no_such_model", "--jobs", "1"]) == 2
     assert "no_such_model" in capsys.readouterr().err
     assert not Path("no_such_model.pte").exists()
