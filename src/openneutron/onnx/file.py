@@ -88,7 +88,7 @@ def parse_onnx(data: bytes, path: Path) -> OnnxFile:
         )
     weights = _take_weights(model, path)
     try:
-        onnx.checker.check_model(model)
+        onnx.checker.check_model(_with_shapes(model))
     except Exception as error:
         text = [line for line in str(error).strip().splitlines() if line.strip()]
         fail(
@@ -98,6 +98,16 @@ def parse_onnx(data: bytes, path: Path) -> OnnxFile:
             "The file breaks ONNX's rules, or is newer than the installed package onnx; export it again.",
         )
     return OnnxFile(path, model, weights)
+
+
+def _with_shapes(model: Any) -> Any:
+    """A copy to check: inputs and outputs may lack a shape, which the checker wants and nobody else needs."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for value in (*copy.graph.input, *copy.graph.output):
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.shape.SetInParent()
+    return copy
 
 
 def _take_weights(model: Any, path: Path) -> dict[str, torch.Tensor]:
