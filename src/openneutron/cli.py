@@ -8,6 +8,7 @@ Nothing here imports torch, so that help and the operator table appear at once.
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import os
 import sys
@@ -68,6 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
+        if full := _full_disk(error):
+            _print_error(full)
+            return FAILED
         text = str(error).strip().splitlines()
         _print_error(
             Diagnostic(
@@ -78,6 +82,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         )
         return FAILED
+
+
+def _full_disk(error: BaseException) -> Diagnostic | None:
+    """Libraries write temporary files too; their error does not say where."""
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        is_missing = isinstance(error, FileNotFoundError) and "temporary directory" in str(error)
+        if not is_missing:
+            return None
+    place = os.environ.get("TMPDIR") or "the folder for temporary files"
+    problem = f"temporary files cannot be written there: {error.strerror or error}"
+    return Diagnostic("ON609", place, problem, "Free some space, or set TMPDIR to a folder that has it.")
 
 
 def _print_error(diagnostic: Diagnostic) -> None:

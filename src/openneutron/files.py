@@ -92,6 +92,26 @@ def write_atomically(path: Path, data: bytes) -> None:
         fail("ON601", str(path), f"cannot be written: {reason}", "Choose another place with -o.")
 
 
+def check_writable(path: Path) -> None:
+    """Fail now if `write_atomically` would fail later; makes the folder of a file that is not there yet."""
+    target = Path(os.path.realpath(path))
+    try:
+        old = _status(target)
+        if old is not None and not stat.S_ISREG(old.st_mode):
+            if not os.access(target, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(target.parent, _PART)
+        probe = target.parent / f".openneutron-{secrets.token_hex(8)}.part"
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(probe)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        fail("ON601", str(path), f"cannot be written: {reason}", "Choose another place with -o.")
+
+
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
     """A folder for one piece of work in TMPDIR; what killed processes left there is removed on the way."""

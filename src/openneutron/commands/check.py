@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openneutron.diagnostics import OpenNeutronError, fail
+from openneutron.files import scratch_folder
 
 if TYPE_CHECKING:
     from openneutron.commands.progress import Steps
@@ -105,7 +105,7 @@ def _measure(budget: Budget, args: argparse.Namespace, steps: Steps) -> Loaded:
     from openneutron.commands.evaluate import evaluate_source
 
     source = load_model(args, steps)
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch_folder() as folder:
         args.output = str(Path(folder) / "model.pte")
         if budget.needs_accuracy:
             result, figures = evaluate_source(args, source, steps)

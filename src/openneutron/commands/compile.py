@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from openneutron.backends import DEFAULT_CORE, NEUTRON, RECIPES, find_recipe
 from openneutron.commands.source import MODEL_HELP, Source, add_model_options, load_source
 from openneutron.diagnostics import fail
+from openneutron.files import check_writable
 from openneutron.options import AIMS, CONVERTERS, CompileOptions, default_converter
 from openneutron.quantize.plan import HELP as ACCURACY
 from openneutron.target import DEFAULT_TARGET, TARGETS
@@ -285,13 +284,7 @@ def output_path(given: str | None, name: str, ending: str = ".pte") -> Path:
     path = Path(given) if given else Path(f"{name}{ending}")
     if path.is_dir():
         path = path / f"{name}{ending}"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, probe = tempfile.mkstemp(dir=path.parent, prefix=".openneutron.")
-        os.close(handle)
-        os.unlink(probe)
-    except OSError as error:
-        fail("ON601", str(path), f"cannot be written: {error.strerror}", "Choose another place with -o.")
+    check_writable(path)
     return path
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openneutron.commands.compile import Result, add_compile_options, compile_source, load_model
 from openneutron.commands.source import MODEL_HELP, Source
 from openneutron.diagnostics import fail
+from openneutron.files import scratch_folder
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +46,7 @@ def execute(args: argparse.Namespace) -> None:
     if args.remove_quant_io_ops:
         fail("ON104", "option -r", "eval feeds the inputs as they are in the data", "Leave it out.")
     source = load_model(args, steps)
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch_folder() as folder:
         keep = args.output is not None
         args.output = args.output or str(Path(folder) / "model.pte")
         result, figures = evaluate_source(args, source, steps)

@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openneutron.commands.seeds import check_seed
 from openneutron.diagnostics import fail
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def execute(args: argparse.Namespace) -> None:
     from openneutron.firmware.cores import find_firmware_core
     from openneutron.firmware.whole import read_whole_program
 
+    check_seed(args.seed)
     if args.samples < 1:
         fail("ON104", "option --samples", f"must be positive (got {args.samples})")
     if args.bare and args.export:

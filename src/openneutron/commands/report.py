@@ -8,7 +8,6 @@ compiled: the report then has what-if answers, each really compiled, and the err
 from __future__ import annotations
 
 import argparse
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from openneutron.commands.compile import (
 )
 from openneutron.commands.source import MODEL_HELP, Source
 from openneutron.diagnostics import fail
+from openneutron.files import scratch_folder
 
 if TYPE_CHECKING:
     from openneutron.commands.compile import Result
@@ -60,9 +60,16 @@ def execute(args: argparse.Namespace) -> None:
     else:
         source = load_model(args, steps)
         data = _of_model(args, source, steps)
-    for sentence in data["missing"]:
-        steps.note(f"not in the report: {sentence}")
-    written = write_rendered(output or Path(f"{data['name']}.html"), data)
+    try:
+        for sentence in data["missing"]:
+            steps.note(f"not in the report: {sentence}")
+        written = write_rendered(output or Path(f"{data['name']}.html"), data)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        if not is_program:
+            raise
+        # What is beside a program may come from anywhere; a report made here has all it needs.
+        place = f"{Path(args.model).stem}.report.json"
+        fail("ON608", place, f"lacks something, or has another type: {error}", "Delete it, or compile again.")
     print(written)
 
 
@@ -86,7 +93,7 @@ def _of_model(args: argparse.Namespace, source: Source, steps: Steps) -> dict[st
     from openneutron.report.sidecar import write_sidecar
 
     missing: list[str] = []
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch_folder() as folder:
         args.output = args.program or str(Path(folder) / f"{source.name}.pte")
         result = compile_source(args, source, steps)
         what_if = _explore(args, result, steps, missing) if args.what_if else []

@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from openneutron.diagnostics import fail
+from openneutron.commands.seeds import check_seed
+from openneutron.diagnostics import fail, printable
+from openneutron.files import read_text
 from openneutron.target import DEFAULT_TARGET, TARGETS
 
 NAME = "run"
@@ -51,6 +53,7 @@ def execute(args: argparse.Namespace) -> None:
     path = Path(args.file)
     if args.repeat < 1:
         fail("ON104", "option --repeat", f"must be positive (got {args.repeat})")
+    check_seed(args.seed)
     if args.etrecord and not args.etdump:
         fail("ON104", "option --etrecord", "has an effect with --etdump only", "Add --etdump FILE.")
     with Steps().step(f"Loading {path}"):
@@ -207,7 +210,4 @@ def _top(array: Any, labels: list[str]) -> dict[str, Any]:
 def _labels(path: str | None) -> list[str]:
     if path is None:
         return []
-    try:
-        return Path(path).read_text().splitlines()
-    except OSError as error:
-        fail("ON605", path, f"cannot be read: {error.strerror}", "Check the path.")
+    return [printable(line) for line in read_text(Path(path), "ON605").splitlines()]

@@ -10,6 +10,7 @@ import numpy as np
 
 from openneutron.commands.tensor_file import TENSORS, read_tensors
 from openneutron.diagnostics import fail
+from openneutron.models.arrays import load_arrays
 
 if TYPE_CHECKING:
     import torch
@@ -85,13 +86,10 @@ def read_arrays(file: Path) -> list[np.ndarray]:
     """The arrays of an .npy or .npz file, in the order in which they were saved."""
     if file.suffix not in ARRAYS:
         fail("ON605", str(file), "is not an array file", f"Known: {', '.join(ARRAYS)}.")
-    try:
-        loaded = np.load(file, allow_pickle=False)
-        return [loaded] if isinstance(loaded, np.ndarray) else [loaded[name] for name in loaded.files]
-    except FileNotFoundError:
-        fail("ON605", str(file), "there is no such file", "Check the path.")
-    except (OSError, ValueError, EOFError) as error:
-        fail("ON605", str(file), f"NumPy cannot read it: {str(error).splitlines()[0]}", "Save it again.")
+    arrays = list(load_arrays(file).values())
+    if not arrays:
+        fail("ON605", str(file), "there are no arrays in it", "numpy.savez(file, inputs) puts some there.")
+    return arrays
 
 
 def _split(array: np.ndarray, like: torch.Tensor, where: str) -> list[torch.Tensor]:
@@ -113,5 +111,14 @@ def _split(array: np.ndarray, like: torch.Tensor, where: str) -> list[torch.Tens
             where,
             f"has the shape {list(array.shape)}, an input is {list(shape)}",
             "Resize it first.",
+        )
+    if array.dtype.kind not in "biuf":
+        fail("ON605", where, f"has the type {array.dtype}", "Save numbers.")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        fail(
+            "ON605",
+            where,
+            "holds NaN or infinity, which have no range",
+            "Leave such samples out.",
         )
     return [torch.from_numpy(np.ascontiguousarray(part)).to(like.dtype) for part in parts]

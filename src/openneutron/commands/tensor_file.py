@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from openneutron.diagnostics import fail
+from openneutron.diagnostics import OpenNeutronError, fail
+from openneutron.files import MOST_BYTES, read_file
 
 TENSORS = (".pt", ".xz")
-MOST_BYTES = 4 << 30  # of a file once it is unpacked: more is no set of samples for calibration
 _KINDS = "Save a tensor with samples along its first dimension, or a list of samples, with torch.save."
 
 
@@ -23,13 +23,13 @@ def read_tensors(file: Path) -> list[np.ndarray]:
 
     try:
         loaded = torch.load(io.BytesIO(_unpacked(file)), map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        fail("ON605", str(file), "there is no such file", "Check the path.")
+    except OpenNeutronError:
+        raise
     except lzma.LZMAError as error:
         fail("ON605", str(file), f"is no xz archive, or a damaged one: {error}", "Save it again.")
     except pickle.UnpicklingError:
         fail("ON605", str(file), "holds more than tensors, lists and tuples", _KINDS)
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
+    except Exception as error:  # torch fails on a damaged archive in as many ways as it has bytes
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         fail("ON605", str(file), f"torch.load cannot read it: {reason}", _KINDS)
     return [column.detach().numpy() for column in _columns(loaded, file)]
@@ -37,8 +37,8 @@ def read_tensors(file: Path) -> list[np.ndarray]:
 
 def _unpacked(file: Path) -> bytes:
     if file.suffix != ".xz":
-        return file.read_bytes()
-    with lzma.open(file) as stream:
+        return read_file(file, "ON605")
+    with lzma.open(io.BytesIO(read_file(file, "ON605"))) as stream:
         data = stream.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         fail("ON605", str(file), f"unpacks to more than {MOST_BYTES:,} bytes", "Give fewer samples.")

@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,6 +21,7 @@ from openneutron.converter.neutron_graph import read_neutron_graph
 from openneutron.converter.protocol import ConvertedModel
 from openneutron.converter.stock import MAGIC, PLAIN, PROFILING, read_words, word_count
 from openneutron.diagnostics import Reject, fail
+from openneutron.files import scratch_folder
 from openneutron.litert.ir import Graph
 from openneutron.options import CompileOptions
 from openneutron.target import Target
@@ -45,7 +45,7 @@ class EiqConverter:
 
     def convert(self, litert: bytes, options: CompileOptions, target: Target) -> ConvertedModel:
         """Convert with the SDK; its payload runs on NXP's stock runtime."""
-        with tempfile.TemporaryDirectory(prefix="openneutron-eiq-") as name:
+        with scratch_folder() as name:
             folder = Path(name)
             (folder / eiq_worker.MODEL).write_bytes(litert)
             (folder / eiq_worker.REQUEST).write_text(json.dumps(_request(options, target)))

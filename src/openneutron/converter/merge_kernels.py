@@ -21,7 +21,7 @@ from openneutron.converter.kernel_selection import (
     read_selection,
 )
 from openneutron.diagnostics import OpenNeutronError, fail
-from openneutron.files import write_atomically
+from openneutron.files import read_text, write_atomically
 
 
 class Program(Protocol):
@@ -73,17 +73,7 @@ def program_selections(path: Path, inspect: Inspect) -> list[tuple[str, KernelSe
 
 
 def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError as error:
-        fail("ON422", str(path), f"cannot be read: {error.strerror}", "Check the path.")
-    except UnicodeDecodeError:
-        fail(
-            "ON422",
-            f"{path}:1",
-            "not a text file",
-            "Give the .c files that a compile wrote, or .pte programs.",
-        )
+    return read_text(path, "ON422")
 
 
 def main(argv: Sequence[str], inspect: Inspect) -> int:

@@ -9,8 +9,10 @@
 from __future__ import annotations
 
 import gzip
+import io
 import pickle
 import struct
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,12 @@ import torch
 from torch.nn import functional as F
 
 from openneutron.diagnostics import fail
+from openneutron.files import read_file
+from openneutron.models.arrays import load_arrays
 from openneutron.models.data import Dataset, Split, fit_images
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".webp")
+_MOST_IDX_BYTES = 1 << 28  # MNIST has 47 MB
 _EVERY = 5  # of a folder of pictures, each fifth is for testing
 _HINT = "Known: cifar-10-batches-py, MNIST's idx files, pictures in a folder per class, an .npz file."
 
@@ -50,11 +55,13 @@ def fit_pictures(pictures: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor
 
 
 def _npz(path: Path, limit: int) -> Dataset:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            inputs, labels = arrays["inputs"][:limit], arrays["labels"][:limit]
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        fail("ON605", str(path), f"cannot be used: {error}", "numpy.savez(file, inputs=..., labels=...)")
+    arrays = load_arrays(path)
+    for name in ("inputs", "labels"):
+        if name not in arrays or arrays[name].ndim == 0 or arrays[name].dtype.kind not in "biuf":
+            fail("ON605", str(path), f"has no array '{name}'", "numpy.savez(file, inputs=..., labels=...)")
+    inputs, labels = arrays["inputs"][:limit], arrays["labels"][:limit]
+    if inputs.dtype.kind == "f" and not np.isfinite(inputs).all():
+        fail("ON605", str(path), "its inputs hold NaN or infinity", "Leave such samples out.")
     if len(inputs) != len(labels) or len(labels) == 0:
         fail("ON605", str(path), f"{len(inputs)} inputs and {len(labels)} labels", "One label per input.")
     split = Split(torch.from_numpy(inputs), torch.from_numpy(labels).to(torch.int64))
@@ -106,16 +113,24 @@ def _mnist(files: dict[str, Path], shape: tuple[int, ...], limit: int) -> Datase
 
 
 def _read_idx(file: Path, rank: int) -> np.ndarray:
-    raw = file.read_bytes()
+    raw = read_file(file, "ON605")
     try:
-        data = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        data = _unzipped(raw) if raw[:2] == b"\x1f\x8b" else raw
         zero, kind, dims = struct.unpack_from(">HBB", data)
         shape = struct.unpack_from(f">{dims}I", data, 4)
         if (zero, kind, dims) != (0, 8, rank):
             raise ValueError(f"header {zero}, {kind}, {dims}")
         return np.frombuffer(data, np.uint8, int(np.prod(shape)), 4 + 4 * dims).reshape(shape)
-    except (OSError, EOFError, ValueError, struct.error) as error:
+    except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
         fail("ON605", str(file), f"is not an idx file of bytes: {error}", _HINT)
+
+
+def _unzipped(raw: bytes) -> bytes:
+    with gzip.open(io.BytesIO(raw)) as stream:
+        data = stream.read(_MOST_IDX_BYTES + 1)
+    if len(data) > _MOST_IDX_BYTES:
+        raise ValueError(f"it unpacks to more than {_MOST_IDX_BYTES:,} bytes")
+    return data
 
 
 def _pictures(path: Path, shape: tuple[int, ...], limit: int) -> Dataset:
@@ -139,18 +154,19 @@ def _read_pictures(files: Iterable[Path], shape: tuple[int, ...]) -> Iterable[np
 
 def read_image(file: Path, shape: tuple[int, ...]) -> np.ndarray:
     """A picture as a (1, C, H, W) input, resized, values from -1 to 1."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     if len(shape) != 4 or shape[1] not in (1, 3):
         fail("ON605", str(file), f"a picture cannot be an input of shape {list(shape)}", "Use .npy files.")
     _, channels, height, width = shape
+    data = io.BytesIO(read_file(file, "ON605"))
     try:
-        with Image.open(file) as image:
+        with Image.open(data) as image:
             resized = image.convert("L" if channels == 1 else "RGB").resize((width, height))
             pixels = np.asarray(resized, np.float32)
-    except FileNotFoundError:
-        fail("ON605", str(file), "there is no such file", "Check the path.")
-    except OSError as error:
+    except UnidentifiedImageError:  # its message names the buffer
+        fail("ON605", str(file), "is not a picture", "Check the file.")
+    except Exception as error:  # a truncated or hostile picture fails in as many ways as there are decoders
         fail("ON605", str(file), f"is not a readable picture: {error}", "Check the file.")
     pixels = pixels.reshape(height, width, channels) / 127.5 - 1
     return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])

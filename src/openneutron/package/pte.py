@@ -143,8 +143,18 @@ def parse_program(data: bytes, where: str, sealed: bool) -> ProgramInfo:
             "Copy or compile it again.",
         )
     names = [n for m in methods.values() for n in (m.name, *m.operators, *(d.backend for d in m.delegates))]
-    if strange := next((n for n in names if not _NAME.fullmatch(n)), None):
-        fail("ON512", where, f"{strange[:40]!r} in it is no name", "Copy or compile it again.")
+    for name in names:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            fail("ON512", where, f"{str(name)[:40]!r} in it is no name", "Copy or compile it again.")
+    for method in methods.values():
+        for spec in (*method.inputs, *method.outputs):
+            if spec is not None and sorted(spec.dim_order) != list(range(len(spec.shape))):
+                fail(
+                    "ON512",
+                    where,
+                    f"{spec} has the order {spec.dim_order}",
+                    "Copy or compile it again.",
+                )
     return ProgramInfo(methods, len(data), sealed)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from openneutron.diagnostics import fail, nearest
+from openneutron.files import read_text
 from openneutron.report.difference import sram_needed
 from openneutron.report.load import Loaded
 
@@ -135,11 +136,9 @@ def read_budgets(path: Path) -> list[Budget]:
     """The budgets of a TOML file; whatever is wrong with it is a diagnostic."""
     where = str(path)
     try:
-        data = tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        fail("ON108", where, "there is no such file", "docs/ci-gate.md has an example.")
-    except (OSError, UnicodeDecodeError) as error:
-        fail("ON108", where, f"cannot be read: {error}", "Check that it is a text file and may be read.")
+        data = tomllib.loads(read_text(path, "ON108"))
+    except RecursionError:
+        fail("ON108", where, "is nested too deeply", "docs/ci-gate.md has an example.")
     except tomllib.TOMLDecodeError as error:
         fail("ON108", where, f"is not TOML: {error}", "docs/ci-gate.md has an example.")
     for key in data:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from openneutron.diagnostics import fail
+from openneutron.files import read_text
 
 SCHEMA = 1  # the one `report.data` writes; repeated here so that reading needs no torch
 ACCURACIES = ("float", "quantized", "simulator")
@@ -33,14 +34,11 @@ def load_report(path: Path | str) -> Loaded:
         from openneutron.report.sidecar import report_of_program  # needs ExecuTorch, JSON does not
 
         return report_of(report_of_program(Path(path)), where)
-    try:
-        text = Path(path).read_text()
-    except FileNotFoundError:
-        fail("ON608", where, "there is no such file", "Check the path.")
-    except (OSError, UnicodeDecodeError) as error:
-        fail("ON608", where, f"cannot be read: {error}", "Check that it is a JSON file and may be read.")
+    text = read_text(Path(path), "ON608")
     try:
         data = json.loads(text)
+    except RecursionError:
+        fail("ON608", where, "is nested too deeply", "Write it again.")
     except ValueError as error:
         fail("ON608", where, f"is not JSON: {error}", "If it was cut off, write it again.")
     return report_of(data, where)

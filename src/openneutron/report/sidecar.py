@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from openneutron.files import write_atomically
+from openneutron.diagnostics import OpenNeutronError
+from openneutron.files import read_text, write_atomically
 from openneutron.package.pte import read_program
 from openneutron.report.data import SCHEMA
 from openneutron.report.from_program import report_from_program
@@ -33,12 +34,29 @@ def report_of_program(program: Path) -> dict[str, Any]:
     if not path.exists():
         return report_from_program(program, note=f"There is no {path.name} beside the program.")
     try:
-        data = json.loads(path.read_text())
-    except (OSError, ValueError):
+        data = json.loads(read_text(path, "ON608"))
+    except (OpenNeutronError, ValueError, RecursionError):
         return report_from_program(program, note=f"{path.name} cannot be read.")
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         return report_from_program(program, note=f"{path.name} was written by another version.")
     if data.get("sha256") != hashlib.sha256(raw).hexdigest():
         return report_from_program(program, note=f"{path.name} is of another program: its checksum differs.")
+    own = report_from_program(program, note="")
+    if strange := _wrong_type(data, own, ""):
+        note = f"{path.name} is damaged: {strange} has another type than in a report."
+        return report_from_program(program, note=note)
     data["summary"]["program"] = str(program)
     return data
+
+
+def _wrong_type(found: Any, like: Any, where: str) -> str | None:
+    """The first place where one value has another type than the other; what either lacks is not compared."""
+    if isinstance(found, dict) and isinstance(like, dict):
+        both = (_wrong_type(found[k], like[k], f"{where}.{k}".lstrip(".")) for k in like if k in found)
+        return next((strange for strange in both if strange), None)
+    if isinstance(found, list) and isinstance(like, list):
+        each = (_wrong_type(item, like[0], f"{where}[{i}]") for i, item in enumerate(found) if like)
+        return next((strange for strange in each if strange), None)
+    numbers = isinstance(found, int | float) and isinstance(like, int | float)
+    alike = numbers or found is None or like is None or isinstance(found, type(like))
+    return None if alike else where or "the whole"

@@ -1,0 +1,189 @@
+"""Bad files of a user: each has its own sentence with the file's name; none is "please report it"."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from openneutron.cli import main
+from openneutron.commands.samples import load_samples
+from openneutron.diagnostics import OpenNeutronError
+from openneutron.models.folders import load_folder, read_image
+
+EXAMPLE = (torch.zeros(1, 3, 8, 8),)
+
+
+def zipped(**files: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(f"{name}.npy", data)
+    return buffer.getvalue()
+
+
+def bomb() -> bytes:
+    """A zip that says it unpacks to six gigabytes."""
+    raw = bytearray(zipped(inputs=b"x" * 1000, labels=b"x"))
+    at = raw.index(b"PK\x01\x02")
+    raw[at + 24 : at + 28] = (0xFFFFFFF0).to_bytes(4, "little")
+    second = raw.index(b"PK\x01\x02", at + 4)
+    raw[second + 24 : second + 28] = (0xFFFFFFF0).to_bytes(4, "little")
+    return bytes(raw)
+
+
+def picture(cut: int = 0) -> bytes:
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.new("RGB", (64, 64), (9, 200, 30)).save(buffer, "PNG")
+    return buffer.getvalue()[: -cut or None]
+
+
+def saved(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+NAN = np.full((2, 3, 8, 8), np.nan, np.float32)
+INF = np.full((2, 3, 8, 8), np.inf, np.float32)
+BAD = {
+    "none.npz": b"PK no zip",
+    "cut.npz": zipped(a=saved(NAN))[:-30],
+    "empty.npz": zipped(),
+    "garbage.npz": zipped(a=b"garbage"),
+    "bomb.npz": bomb(),
+    "deep.npy": b"\x93NUMPY\x01\x00\xf0\xff" + b"[" * 0xFFF0,
+    "huge.npy": saved(np.zeros(1))[:-8].replace(b"(1,)", b"(99999999999,)"[:4]),
+    "object.npy": b"\x93NUMPY\x01\x00v\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,), }"
+    + b" " * 60,
+    "text.npy": b"text",
+    "words.npy": saved(np.array(["a", "b"])),
+    "nan.npy": saved(NAN),
+    "inf.npz": zipped(a=saved(INF)),
+    "cut.png": picture(40),
+    "none.png": b"no picture",
+    "none.pt": b"no archive",
+    "none.xz": b"no archive",
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_samples(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(BAD[name])
+    with pytest.raises(OpenNeutronError) as raised:
+        load_samples(path, EXAMPLE, 4)
+    found = raised.value.diagnostic
+    assert found.code == "ON605" and name in found.where and found.hint and found.problem.strip()
+
+
+@pytest.mark.parametrize("name", [n for n in BAD if n.endswith(".npz")])
+def test_labelled_data(tmp_path, name):
+    (tmp_path / name).write_bytes(BAD[name])
+    with pytest.raises(OpenNeutronError, match="ON605"):
+        load_folder(tmp_path / name, (1, 3, 8, 8))
+
+
+def test_a_picture_that_unpacks_without_bound(tmp_path):
+    from PIL import Image
+
+    path = tmp_path / "bomb.png"
+    Image.new("1", (20_000, 20_000)).save(path)  # 400 million pixels in some kilobytes
+    with pytest.raises(OpenNeutronError, match=r"bomb\.png"):
+        read_image(path, (1, 3, 8, 8))
+
+
+def test_inputs_without_an_end(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("fifo.npy")
+    os.symlink("/dev/zero", "zero.npy")
+    os.symlink("/dev/zero", "zero.pte")
+    os.symlink("/dev/zero", "zero.tflite")
+    for command in (["run", "zero.pte"], ["run", "zero.tflite"], ["compile", "zero.tflite"],
+                    ["compile", "cifarnet", "--calibration", "fifo.npy"],
+                    ["compile", "cifarnet", "--calibration", "zero.npy"]):  # fmt: skip
+        assert main(command) == 1, command
+        err = capfd.readouterr().err
+        assert "not a regular file" in err and "ON699" not in err
+
+
+CASES = {
+    "text that is no Python": (["compile", "notes.py:build"], {"notes.py": b"Dear diary,\n"}, "ON604"),
+    "bytes that are no text": (["compile", "notes.py:build"], {"notes.py": b"\xff\xfe\0\0"}, "ON604"),
+    "deep JSON": (["diff", "a.json", "a.json"], {"a.json": b"[" * 100_000}, "ON608"),
+    "deep TOML": (["check", "b.toml"], {"b.toml": b"a = " + b"[" * 100_000}, "ON108"),
+    "a budget of bytes": (["check", "b.toml"], {"b.toml": b"\xff\xfe"}, "ON108"),
+    "a budget of wrong types": (["check", "b.toml"], {"b.toml": b'[[model]]\nmodel = 3\n'}, "ON108"),
+    "a selection of bytes": (["merge-kernels", "a.c", "-o", "o.c"], {"a.c": b"\xff\xfe"}, "ON422"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_commands(tmp_path, monkeypatch, capfd, case):
+    monkeypatch.chdir(tmp_path)
+    arguments, files, code = CASES[case]
+    for name, data in files.items():
+        Path(name).write_bytes(data)
+    assert main(arguments) in (1, 2)
+    err = capfd.readouterr().err
+    assert code in err and next(iter(files)) in err and "please report" not in err
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> Path:
+    from openneutron.pipeline import compile_model
+
+    inputs = (torch.ones(1, 2, 4, 4),)
+    path = tmp_path_factory.mktemp("program") / "a.pte"
+    path.write_bytes(compile_model(torch.nn.Conv2d(2, 2, 1).eval(), inputs, calibration=[inputs]).pte)
+    return path
+
+
+def test_labels_and_seeds(program, tmp_path, capfd):
+    labels = tmp_path / "labels.txt"
+    labels.write_bytes(b"cat\n\xff\xfe\n")
+    assert main(["run", str(program), "--labels", str(labels)]) == 1
+    assert "labels.txt" in (err := capfd.readouterr().err) and "UTF-8" in err and "ON605" in err
+    assert main(["run", str(program), "--seed", "-1"]) == 2
+    assert "--seed" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("change", ["summary", "memory", "nodes", "missing", "name"])
+def test_a_sidecar_of_wrong_types(program, capfd, monkeypatch, tmp_path, change):
+    import hashlib
+
+    from openneutron.report.data import SCHEMA
+    from openneutron.report.sidecar import report_of_program, sidecar_path
+
+    monkeypatch.chdir(tmp_path)
+    good = report_of_program(program)
+    bad = {**good, "schema": SCHEMA, "sha256": hashlib.sha256(program.read_bytes()).hexdigest(), change: 7}
+    sidecar_path(program).write_text(json.dumps(bad))
+    try:
+        assert main(["report", str(program), "-o", "r.html"]) in (0, 1)
+        err = capfd.readouterr().err
+        assert "please report" not in err and "report.json" in err
+    finally:
+        sidecar_path(program).unlink()
+
+
+def test_a_full_disk_elsewhere(monkeypatch, capfd):
+    """A library's temporary file: the message says where there is no room."""
+    from openneutron.commands import ops
+
+    def full(args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setenv("TMPDIR", "/tmp/full")
+    monkeypatch.setattr(ops, "execute", full)
+    assert main(["ops"]) == 1
+    err = capfd.readouterr().err
+    assert "ON609" in err and "/tmp/full" in err and "please report" not in err
