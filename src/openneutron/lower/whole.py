@@ -13,7 +13,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
 from openneutron.diagnostics import OpenNeutronError, fail
-from openneutron.fx import bind_args, op_name, overload, tensor_of
+from openneutron.fx import bind_args, op_name, overload, remove_assertions, tensor_of
 from openneutron.litert.build import Builder
 from openneutron.litert.build import Names as FreshNames
 from openneutron.litert.ir import Graph, Quant, Tensor
@@ -72,6 +72,7 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
         if op is not None and (find(op_name(node)) is not None or real_lowering(op_name(node))):
             table.pop(op, None)
     program = program.run_decompositions(table)
+    remove_assertions(program)
     graph = program.graph
     for node in [n for n in graph.nodes if op_name(n) in DEQUANTIZE and len(n.users) > 1]:
         for user in list(node.users)[1:]:  # a dequantize step for each reader, as clusters want it
@@ -158,8 +159,6 @@ class _Whole:
         if node.name in self.tensors or self.constants.find(node) is not None:
             return
         name = op_name(node)
-        if not node.users and node.meta.get("val") is None:
-            return  # an assertion of torch.export
         if node.target is operator.getitem:
             source, index = node.args
             if index == 0 and isinstance(source, Node):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from openneutron.fx import remove_assertions
 from openneutron.onnx.spec import Call, Node, OnnxOp, Store, execute
 from openneutron.onnx.values import Tensor, Value, as_array, as_tensor
 
@@ -134,6 +135,7 @@ class OnnxModule(torch.nn.Module):
     def export_program(self, inputs: tuple[Any, ...]) -> ExportedProgram:
         """What torch.export makes of it, with nodes named after those of the file."""
         program = torch.export.export(self, inputs)
+        remove_assertions(program)
         _name_nodes(program)
         return program
 
