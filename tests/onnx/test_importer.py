@@ -80,6 +80,17 @@ def test_a_branch_with_a_known_condition_is_inlined(tmp_path):
     assert load_onnx(path, fixed={"rate": 8000})(x).tolist() == [1.0, -2.0]
 
 
+def test_half_precision_is_computed_in_float32(tmp_path):
+    nodes = [
+        helper.make_node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16),
+        helper.make_node("Mul", ["h", "w"], ["y"]),
+    ]
+    inputs, outputs = [value("x", [2])], [value("y", [2], TensorProto.FLOAT16)]
+    module = load_onnx(save(model(nodes, inputs, outputs, {"w": np.array([2, 3], np.float16)}), tmp_path))
+    y = module(torch.tensor([1.0, 2.0]))
+    assert y.dtype == torch.float32 and y.tolist() == [2.0, 6.0]
+
+
 def test_a_function_of_the_model_and_an_operator_with_a_body(tmp_path):
     opset = helper.make_opsetid("", 21)
     body = [helper.make_node("Mul", ["a", "a"], ["b"])]

@@ -28,11 +28,12 @@ def load_onnx(
 ) -> OnnxModule:
     """The model of an .onnx file as a torch module.
 
-    `shapes` settles open dimensions by input name; `fixed` makes inputs of one element constants.
+    `shapes` settles open dimensions by input name; `fixed` makes inputs of one element constants. Half
+    precision is computed in float32.
     """
     from openneutron.onnx.file import read_onnx
     from openneutron.onnx.importer import import_model
     from openneutron.onnx.shapes import fixed_inputs
 
     file = read_onnx(Path(path))
-    return import_model(file, shapes, fixed_inputs(file.model.graph, fixed or {}, str(path)))
+    return import_model(file, shapes, fixed_inputs(file.model.graph, fixed or {}, str(path)), widen=True)

@@ -8,7 +8,7 @@ with a known condition is replaced by its branch, a function by its body.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx
@@ -21,7 +21,7 @@ from openneutron.onnx.module import ImportedGraph, OnnxModule, Step
 from openneutron.onnx.ops import BY_NAME
 from openneutron.onnx.shapes import Input, settle_inputs
 from openneutron.onnx.spec import MICROSOFT, OLDEST_OPSET, Call, Node, OnnxOp, Store, Unsupported, execute
-from openneutron.onnx.values import Dequantized, Quantized, Tensor, Value, as_array
+from openneutron.onnx.values import Dequantized, Quantized, Tensor, Value, as_array, wide_type, widened
 
 MOST_NODES = 5_000
 MOST_BYTES = 2**31  # of one tensor, computed or declared
@@ -51,19 +51,24 @@ def import_model(
     file: OnnxFile,
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, Tensor] | None = None,
+    widen: bool = False,
 ) -> OnnxModule:
     """The model of a file as a module.
 
-    `shapes` settles the open dimensions of inputs; `values` makes inputs constants, by their names.
+    `shapes` settles the open dimensions of inputs; `values` makes inputs constants, by their names; `widen`
+    makes half precision float32.
     """
-    return OnnxModule(_Importer(file, values or {}).run(shapes or {}))
+    return OnnxModule(_Importer(file, values or {}, widen).run(shapes or {}))
 
 
 class _Importer:
-    def __init__(self, file: OnnxFile, values: Mapping[str, Tensor]):
+    def __init__(self, file: OnnxFile, values: Mapping[str, Tensor], widen: bool):
+        self.widen = widen
         self.where = str(file.path)
         self.model = _inlined(file)
         self.constants: dict[str, Tensor] = {**file.weights, **values}
+        if widen:
+            self.constants = {name: widened(tensor) for name, tensor in self.constants.items()}
         self.live: dict[str, Value] = {}
         self.steps: list[Step] = []
         self.names: set[str] = set()  # of nodes
@@ -74,6 +79,8 @@ class _Importer:
         graph = self.model.graph
         scope = _Scope(_opsets(self.model.opset_import, self.where))
         inputs = settle_inputs(graph, set(self.constants), shapes, self.where)
+        if self.widen:
+            inputs = [replace(given, dtype=wide_type(given.dtype)) for given in inputs]
         for name in self.constants:
             scope.names[name] = name
         for given in inputs:
@@ -87,7 +94,7 @@ class _Importer:
         kept = _needed(self.steps, {str(o) for o in outputs})
         ins = tuple((i.name, i.shape, i.dtype) for i in inputs)
         names = tuple(o.name for o in graph.output)
-        return ImportedGraph(ins, tuple(map(str, outputs)), names, tuple(kept), self.constants)
+        return ImportedGraph(ins, tuple(map(str, outputs)), names, tuple(kept), self.constants, self.widen)
 
     def _declare(self, given: Input, scope: _Scope) -> None:
         size = torch.empty((), dtype=given.dtype).element_size()
@@ -179,7 +186,7 @@ class _Importer:
             return self.constants.get(name) if name in derived else None
 
         def call() -> Call:
-            return Call(node, version, values, statics, _RealStore(find, keep))
+            return Call(node, version, values, statics, _RealStore(find, keep, self.widen))
 
         constant = all(not n or n in self.constants for n in inputs) and op.fold
         results: tuple[Any, ...] = ()
@@ -199,7 +206,8 @@ class _Importer:
             for name, result in zip(outputs, results, strict=False):
                 if name:
                     # A view would keep all of what it is a part of in memory.
-                    self.constants[name] = result.clone() if result._is_view() else result
+                    made = result.clone() if result._is_view() else result
+                    self.constants[name] = widened(made) if self.widen else made
             return
         for name, result in zip(outputs, results, strict=False):
             if name:
@@ -247,7 +255,8 @@ class _Importer:
         inner = _Scope(scope.opsets, f"{node.name}/", outer=scope)
         for proto in branch.initializer:
             name = inner.prefix + proto.name
-            self.constants[name] = tensor_of(proto, None)
+            tensor = tensor_of(proto, None)
+            self.constants[name] = widened(tensor) if self.widen else tensor
             inner.names[proto.name] = name
             self.values.add(name)
         self._nodes(branch.node, inner)

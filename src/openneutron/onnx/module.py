@@ -36,6 +36,7 @@ class ImportedGraph:
     output_names: tuple[str, ...]  # in the file: an output may be a value of another name
     steps: tuple[Step, ...]
     constants: Mapping[str, Tensor]
+    widen: bool = False  # half precision is float32
 
 
 def attribute_name(name: str) -> str:
@@ -116,7 +117,7 @@ class OnnxModule(torch.nn.Module):
     def forward(self, *inputs: Tensor) -> Any:
         """Compute the graph."""
         values: dict[str, Any] = dict(zip(self.input_names, inputs, strict=True))
-        store = Store(self._constant, None)
+        store = Store(self._constant, None, self._graph.widen)
         for step, name in zip(self._graph.steps, self._modules_in_order, strict=True):
             given = [self._value(values, n) if n else None for n in step.inputs]
             results = getattr(self, name)(given, store)

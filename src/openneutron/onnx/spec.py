@@ -41,9 +41,15 @@ class Node:
 class Store:
     """The constants that nodes derive from those of the file: made while importing, read when running."""
 
-    def __init__(self, find: Callable[[str], Tensor | None], keep: Callable[[str, Tensor], Tensor] | None):
+    def __init__(
+        self,
+        find: Callable[[str], Tensor | None],
+        keep: Callable[[str, Tensor], Tensor] | None,
+        widen: bool = False,
+    ):
         self.find = find
         self._keep = keep
+        self.widen = widen  # whether half precision is float32
 
     def derive(self, name: str, make: Callable[[], Tensor]) -> Tensor:
         """The constant of this name, made if this is the import."""

@@ -83,6 +83,19 @@ class Dequantized:
         return replace(self, source=replace(self.source, ints=self.source.ints.transpose(-1, -2), axis=axis))
 
 
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def wide_type(dtype: torch.dtype) -> torch.dtype:
+    """float32 in place of half precision, in which nothing here computes; other types as they are."""
+    return torch.float32 if dtype in _HALF else dtype
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """A constant in half precision as float32; others as they are."""
+    return tensor.float() if tensor.dtype in _HALF else tensor
+
+
 Value = Tensor | Quantized | Dequantized
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from openneutron.onnx.file import torch_dtype
 from openneutron.onnx.spec import Call, Case, OnnxOp, Unsupported, normalized
-from openneutron.onnx.values import Dequantized, Quantized, Tensor, as_array
+from openneutron.onnx.values import Dequantized, Quantized, Tensor, as_array, wide_type
 
 # --------------------------------------------------------------------------------------------------
 # Shapes
@@ -381,7 +381,8 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _cast(call: Call) -> Tensor:
-    return cast(call.tensor(0), torch_dtype(int(call.required("to"))))
+    dtype = torch_dtype(int(call.required("to")))
+    return cast(call.tensor(0), wide_type(dtype) if call.store.widen else dtype)
 
 
 def _cast_like(call: Call) -> Tensor:
