@@ -34,7 +34,7 @@ from openneutron.package.payload import Port, build_payload, pack
 from openneutron.package.program import CompiledProgram, by_method, package_program
 from openneutron.passes import ATEN_PASSES, PTQ, run_passes
 from openneutron.passes.edge import remove_quant_io
-from openneutron.quantize.export import Inputs, Model, as_tuple, export_model
+from openneutron.quantize.export import Inputs, Model, as_tuple, dynamic_shapes_of, export_model
 from openneutron.quantize.loop import (
     calibrate_and_quantize,
     convert_trained,
@@ -46,6 +46,7 @@ from openneutron.quantize.refine import Refined
 from openneutron.recipes.parts import lower_program, make_quantizer
 from openneutron.stopwatch import EXIR, LITERT, MICROCODE, VERIFY, stage
 from openneutron.target import DEFAULT_TARGET, find_target
+from openneutron.tensors import plain_inputs
 
 _NO_NPU = Reject("ON204", "The recipe computes everything on the CPU", "The recipe imxrt700 uses both.")
 _NO_DELEGATION = Reject("ON204", "Delegation is switched off", "Compile with delegate=True (--delegate).")
@@ -80,9 +81,12 @@ def compile_model(
     """
     options, backends = options or CompileOptions(), find_recipe(recipe)
     methods, inputs = by_method(module), by_method(example_inputs)
-    samples = {name: [as_tuple(inputs[name])] for name in methods}
+    inputs = {name: plain_inputs(as_tuple(inputs[name])) for name in methods}
+    samples = {name: [found] for name, found in inputs.items()}
+    # An exported program may say of some dimensions that they have no fixed size.
+    dynamic = {name: dynamic_shapes_of(m) for name, m in methods.items() if isinstance(m, ExportedProgram)}
     if calibration is not None:
-        given = {name: list(found) for name, found in by_method(calibration).items()}
+        given = {name: _samples(found) for name, found in by_method(calibration).items()}
         methods = {
             name: quantize_model(
                 method,
@@ -94,8 +98,8 @@ def compile_model(
             )
             for name, method in methods.items()
         }
-        samples = {name: [as_tuple(s) for s in found[:1]] for name, found in given.items()}
-    exported = {name: export_model(method, inputs[name]) for name, method in methods.items()}
+        samples = {name: found[:1] for name, found in given.items()}
+    exported = {name: export_model(m, inputs[name], dynamic.get(name)) for name, m in methods.items()}
     record = etrecord or options.use_profiling
     with stage(EXIR):
         edge, partitioners = lower_program(exported, backends, options, core, delegation, delegate, record)
@@ -190,14 +194,15 @@ def quantize_model(
             "qat=True and train_fn belong together",
             "Give a function that trains the model it is given, or leave both out.",
         )
-    quantizer = make_quantizer(recipe, _options(options, target), qat, per_channel, keep_float)
-    everything = map(as_tuple, chain([first], samples))
+    example = plain_inputs(as_tuple(first))
+    quantizer = make_quantizer(recipe, _options(options, target), qat, per_channel, keep_float, example)
+    everything = (plain_inputs(as_tuple(sample)) for sample in chain([first], samples))
     if train_fn is None:
-        exported = export_model(module, as_tuple(first))
+        exported = export_model(module, example)
         return calibrate_and_quantize(
             exported, everything, quantizer, accuracy=plan, watch=watch, progress=progress
         )
-    return train_and_quantize(_export_to_train(module, as_tuple(first)), train_fn, quantizer, everything)
+    return train_and_quantize(_export_to_train(module, example), train_fn, quantizer, everything)
 
 
 def prepare_qat(
@@ -212,8 +217,9 @@ def prepare_qat(
 
     `train()` and `eval()` work on it as on any module; give it to `convert_qat` when it is trained.
     """
-    quantizer = make_quantizer(recipe, _options(options), True, per_channel)
-    return prepare_to_train(_export_to_train(module, as_tuple(example_inputs)), quantizer)
+    example = plain_inputs(as_tuple(example_inputs))
+    quantizer = make_quantizer(recipe, _options(options), True, per_channel, example=example)
+    return prepare_to_train(_export_to_train(module, example), quantizer)
 
 
 def convert_qat(prepared: GraphModule, calibration_inputs: Iterable[Inputs] = ()) -> GraphModule:
@@ -221,13 +227,18 @@ def convert_qat(prepared: GraphModule, calibration_inputs: Iterable[Inputs] = ()
 
     Sample inputs let the observers settle on the weights as training left them.
     """
-    return convert_trained(prepared, map(as_tuple, calibration_inputs))
+    return convert_trained(prepared, _samples(calibration_inputs))
 
 
-def _export_to_train(module: Model, example_inputs: Inputs) -> ExportedProgram:
+def _export_to_train(module: Model, example_inputs: Inputs) -> GraphModule:
+    """A copy of the model to train: training must not change the caller's."""
     if isinstance(module, torch.nn.Module):
-        module = copy.deepcopy(module).train()  # training must not change the caller's model
-    return export_model(module, example_inputs)
+        module = copy.deepcopy(module).train()
+    return copy.deepcopy(export_model(module, example_inputs).module(check_guards=False))
+
+
+def _samples(values: Iterable[Any]) -> list[Inputs]:
+    return [plain_inputs(as_tuple(value)) for value in values]
 
 
 def _options(options: CompileOptions | None, target: str | None = None) -> CompileOptions:

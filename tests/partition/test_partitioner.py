@@ -239,7 +239,6 @@ def test_a_program_of_core_operators_is_traced_once(monkeypatch) -> None:
     assert not compute_nodes(delegated.manager)
 
 
-def test_convolution_without_a_batch_decomposes_as_usual() -> None:
-    """It is more than one core operator, and is not taken by the NPU."""
+def test_convolution_without_a_batch_is_delegated() -> None:
     delegated = _lower(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), *_inputs(3, 8, 8))
-    assert "aten_unsqueeze_copy_default" in compute_nodes(delegated.manager)
+    assert compute_nodes(delegated.manager) == []

@@ -94,7 +94,7 @@ def read_arrays(file: Path) -> list[np.ndarray]:
 
 def _split(array: np.ndarray, like: torch.Tensor, where: str) -> list[torch.Tensor]:
     """One sample, or many along the first dimension."""
-    import torch
+    from openneutron.tensors import from_numpy, plain
 
     shape = tuple(like.shape)
     if array.shape == shape:
@@ -121,4 +121,4 @@ def _split(array: np.ndarray, like: torch.Tensor, where: str) -> list[torch.Tens
             "holds NaN or infinity, which have no range",
             "Leave such samples out.",
         )
-    return [torch.from_numpy(np.ascontiguousarray(part)).to(like.dtype) for part in parts]
+    return [plain(from_numpy(part).to(like.dtype)) for part in parts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Collection
 from typing import Any
 
@@ -26,8 +27,10 @@ from openneutron.options import CompileOptions
 from openneutron.package.backend import NeutronPartitioner
 from openneutron.partition.partitioner import sources
 from openneutron.passes import ATEN_PASSES, PTQ, QAT, run_passes
+from openneutron.passes.graph import constant
 from openneutron.quantize.annotate import Annotator, leave_float
 from openneutron.quantize.schemes import Scheme
+from openneutron.quantize.sharing import flatten_sharing
 
 
 class CombinedQuantizer(Quantizer):
@@ -35,7 +38,7 @@ class CombinedQuantizer(Quantizer):
 
     What Neutron takes is found by a trial: a copy of the graph is quantized for Neutron alone, and its
     partitioner is asked. The options are those the model will be lowered with: what they exclude goes to
-    the CPU.
+    the CPU. The trial runs on the example inputs; without any, nothing is known of the values.
     """
 
     def __init__(
@@ -45,8 +48,10 @@ class CombinedQuantizer(Quantizer):
         *,
         per_channel: bool = False,
         keep_float: Collection[str] = (),
+        example: tuple[Any, ...] | None = None,
     ):
         super().__init__()
+        self.example = example
         self.options = options or CompileOptions()
         self.is_qat = is_qat
         self.keep_float = keep_float
@@ -66,13 +71,14 @@ class CombinedQuantizer(Quantizer):
         leave_float(model, self.keep_float)
         self._cortex_m.annotate(model)
         join_fixed(model)
+        flatten_sharing(model)
         return model
 
     def validate(self, model: GraphModule) -> None:
         """Nothing to check: a node that was not annotated stays float."""
 
     def _taken(self, model: GraphModule) -> set[str]:
-        return taken_by_neutron(model, self.options, self._scheme.per_channel)
+        return taken_by_neutron(model, self.options, self._scheme.per_channel, self.example)
 
 
 class _Trial(Quantizer):
@@ -90,15 +96,24 @@ class _Trial(Quantizer):
         pass
 
 
-def taken_by_neutron(model: GraphModule, options: CompileOptions, per_channel: bool = False) -> set[str]:
+def taken_by_neutron(
+    model: GraphModule,
+    options: CompileOptions,
+    per_channel: bool = False,
+    example: tuple[Any, ...] | None = None,
+) -> set[str]:
     """Names of the nodes Neutron's partitioner takes when everything it can have is quantized for it."""
     trial = copy.deepcopy(model)
     move_exported_model_to_eval(trial)
     prepared = prepare_pt2e(trial, _Trial(per_channel))
     args, kwargs = example_of(model)
-    with torch.no_grad():
-        prepared(*args, **kwargs)  # observers that have seen nothing complain
-    converted = convert_pt2e(prepared)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # observers that have seen nothing complain
+        if example is None:
+            _observe_constants(prepared)
+        else:
+            prepared(*example)
+        converted = convert_pt2e(prepared)
     program = torch.export.export(converted, args, kwargs)
     partitioner = NeutronPartitioner(options.to_compile_specs())
     program = partitioner.transform_for_pre_decomposition(program)
@@ -112,6 +127,14 @@ def taken_by_neutron(model: GraphModule, options: CompileOptions, per_channel: b
         for source in sources(node)
         if source.graph_id == here
     }
+
+
+def _observe_constants(prepared: GraphModule) -> None:
+    """Let the observers of weights see them; what else the model computes takes values that nobody knows."""
+    for node in prepared.graph.nodes:
+        value = constant(prepared, node.args[0]) if node.op == "call_module" and node.args else None
+        if value is not None:
+            prepared.get_submodule(str(node.target))(value)
 
 
 def example_of(model: GraphModule) -> tuple[tuple[Any, ...], dict[str, Any]]:

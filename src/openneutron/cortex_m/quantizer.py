@@ -34,6 +34,7 @@ from openneutron.cortex_m.rewrite import rewrite_for_cortex_m
 from openneutron.passes import ATEN_PASSES, PTQ, QAT, run_passes
 from openneutron.quantize.annotate import is_annotated, leave_float
 from openneutron.quantize.schemes import Scheme
+from openneutron.quantize.sharing import flatten_sharing
 
 _BATCH_NORM = torch.ops.aten.batch_norm.default
 _CONVOLUTIONS = CONV_OP_PATTERNS | CONV1D_OP_PATTERNS | CONV_TRANSPOSE_OP_PATTERNS
@@ -72,7 +73,9 @@ class CortexMInt8Quantizer(ComposableQuantizer):
     def annotate(self, model: GraphModule) -> GraphModule:
         """Say of every tensor how it is to be quantized."""
         leave_float(model, self.keep_float)
-        return super().annotate(model)
+        super().annotate(model)
+        flatten_sharing(model)
+        return model
 
     def validate(self, model: GraphModule) -> None:
         """Nothing to check: a node that was not annotated stays float."""

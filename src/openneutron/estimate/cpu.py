@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 from openneutron.diagnostics import Reject
 from openneutron.estimate.cpu_cost import operator_of
 from openneutron.fx import op_name
-from openneutron.partition.clusters import Rejected, is_compute
+from openneutron.partition.clusters import Rejected, is_compute, is_requantize
 from openneutron.partition.partitioner import sources
 
 DIALECT = "cortex_m."
@@ -23,17 +23,18 @@ _SERVICE = Reject(
 
 
 def cpu_nodes(module: GraphModule) -> list[Node]:
-    """Operators outside delegates, quantize and dequantize steps aside."""
-    return [n for n in module.graph.nodes if is_compute(n) and not _is_step(n)]
+    """Operators outside delegates, quantize and dequantize steps aside, unless one undoes the other."""
+    return [n for n in module.graph.nodes if is_requantize(n) or (is_compute(n) and not _is_step(n))]
 
 
 def explain_cpu(
     module: GraphModule, rejected: Iterable[Rejected], not_asked: Reject | None = None
 ) -> list[Rejected]:
     """Every operator the CPU computes; the reasons are those the partitioner gave for what they come from."""
-    reasons: dict[Any, Rejected] = {}
+    reasons: dict[Any, list[Rejected]] = {}
     for entry in rejected:
-        reasons |= dict.fromkeys((entry.node.name, *_history(entry.node)), entry)
+        for key in (entry.node.name, *_history(entry.node)):
+            reasons.setdefault(key, []).append(entry)
     return [_explain(node, reasons, not_asked or _SERVICE) for node in cpu_nodes(module)]
 
 
@@ -42,12 +43,16 @@ def node_macs(node: Node) -> int:
     return operator_of(node).macs
 
 
-def _explain(node: Node, reasons: dict[Any, Rejected], otherwise: Reject) -> Rejected:
-    found = next((reasons[key] for key in (*_history(node), node.name) if key in reasons), None)
-    if found is not None:
-        return Rejected(node, found.op, found.reject)
+def _explain(node: Node, reasons: dict[Any, list[Rejected]], otherwise: Reject) -> Rejected:
     name, original = op_name(node) or str(node.target), node.meta.get("original_aten")
-    return Rejected(node, str(original) if name.startswith(DIALECT) and original else name, otherwise)
+    replaced = name.startswith(DIALECT)
+    name = str(original) if replaced and original else name
+    found = next((reasons[key] for key in (*_history(node), node.name) if key in reasons), [])
+    # The parts of an operator that was decomposed have one origin, and each a name of its own.
+    own = [e for e in found if e.node.name == node.name] or [e for e in found if e.op == name] or found
+    if not own:
+        return Rejected(node, name, otherwise)
+    return Rejected(node, own[0].op if replaced and len(found) == 1 else name, own[0].reject)
 
 
 def _is_step(node: Node) -> bool:

@@ -14,7 +14,7 @@ from torch.fx import Node
 from openneutron.diagnostics import fail
 from openneutron.fx import bind_args, op_name, tensor_of
 from openneutron.litert.build import Builder
-from openneutron.litert.ir import Graph, Quant, Tensor
+from openneutron.litert.ir import Builtin, Graph, Quant, Tensor
 from openneutron.lower.layout import strip_border_transposes
 from openneutron.lower.rules import finish
 from openneutron.ops.spec import OPEN, FixedOutput, Lowering, Value
@@ -84,7 +84,13 @@ class _Converter:
         for cluster in self.clusters:
             append_cluster(self.build, lowering, cluster, self.tensors)
         output = self.program.graph.output_node()
-        return self.build.graph([self._output(node) for node in _flat(output.args[0])])
+        outputs: list[Tensor] = []
+        for node in _flat(output.args[0]):
+            tensor = self._output(node)
+            # Each output is memory of its own: an input given back, or what is there already, is copied.
+            taken = tensor in outputs or tensor in self.build.inputs
+            outputs.append(self._copy(tensor) if taken else tensor)
+        return self.build.graph(outputs)
 
     def _user_inputs(self) -> set[str]:
         specs = self.program.graph_signature.input_specs
@@ -111,13 +117,25 @@ class _Converter:
         order, _, _ = _memory(node)
         return self.build.transpose(tensor, order)
 
+    def _copy(self, tensor: Tensor) -> Tensor:
+        """A reshape to the same shape; the optimizer leaves it where two ends of the graph would meet."""
+        shape = self.build.ints(tensor.shape, f"{tensor.name}_shape")
+        return self.build.op(
+            Builtin.RESHAPE,
+            [tensor, shape],
+            tensor.shape,
+            tensor.quant,
+            dtype=tensor.dtype,
+            options={"newShape": tensor.shape},
+        )
+
     def _float_output(self, node: Node) -> Tensor:
         return self.build.dequantize(self.tensors[bind_args(node)["input"].name])
 
 
 def append_cluster(build: Builder, lowering: Lowering, cluster: Cluster, tensors: dict[str, Tensor]) -> None:
     """Append what a cluster computes; `tensors` has the int8 values by the names of their nodes."""
-    names = [n.name for n in cluster.body]
+    names = [n.name for n in cluster.body or (cluster.node,)]
     with build.origin(*names):
         result = _result(build, lowering, cluster)
     expected = cluster.call.out

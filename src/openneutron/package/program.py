@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from openneutron.package.pte import ProgramInfo, parse_program
 from openneutron.package.seal import remember, seal
 from openneutron.partition.clusters import Rejected
 from openneutron.partition.partitioner import TablePartitioner
+from openneutron.quantize.export import copy_graph
 from openneutron.stopwatch import EXIR, PACKAGE, stage
 from openneutron.target import Target, find_target
 
@@ -245,12 +245,6 @@ def package_program(
 def by_method(value: Any) -> dict[str, Any]:
     """One value per method; a value that is no dictionary belongs to the method `forward`."""
     return dict(value) if isinstance(value, Mapping) else {"forward": value}
-
-
-def copy_graph(program: ExportedProgram) -> ExportedProgram:
-    """The same program with a graph of its own; weights and delegates are shared."""
-    module = GraphModule(program.graph_module, copy.deepcopy(program.graph))
-    return program._update(module, program.graph_signature)
 
 
 def delegates(module: GraphModule) -> list[LoweredBackendModule]:

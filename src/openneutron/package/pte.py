@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,14 +38,26 @@ _HEADER = struct.Struct(
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor a method takes or returns; `dim_order` has its dimensions from outermost in memory inwards."""
+    """A tensor a method takes or returns; `dim_order` has its dimensions from outermost in memory inwards.
+
+    The shape of a dynamic one is the largest; the file does not say which of its dimensions may be smaller.
+    """
 
     shape: tuple[int, ...]
     dtype: str
     dim_order: tuple[int, ...]
+    dynamic: bool = False
+
+    def takes(self, shape: Sequence[int]) -> bool:
+        """Whether a tensor of this shape can be given."""
+        if not self.dynamic:
+            return tuple(shape) == self.shape
+        return len(shape) == len(self.shape) and all(
+            d <= top for d, top in zip(shape, self.shape, strict=True)
+        )
 
     def __str__(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
+        return f"{self.dtype}{list(self.shape)}{' or smaller' if self.dynamic else ''}"
 
 
 @dataclass(frozen=True)
@@ -201,7 +213,8 @@ def read_tensor(value) -> TensorSpec | None:  # type: ignore[no-untyped-def]
     if type(tensor).__name__ != "Tensor":
         return None
     dtype = _DTYPES.get(tensor.scalar_type.name, tensor.scalar_type.name.lower())
-    return TensorSpec(tuple(tensor.sizes), dtype, tuple(tensor.dim_order))
+    dynamic = tensor.shape_dynamism.name != "STATIC"
+    return TensorSpec(tuple(tensor.sizes), dtype, tuple(tensor.dim_order), dynamic)
 
 
 def _delegates(program, plan) -> Iterator[Delegate]:  # type: ignore[no-untyped-def]

@@ -2,12 +2,13 @@
 
     dequantize -> operator [-> activation] -> quantize
 
-is what the NPU computes in integers. Every operator of a program is either part of a cluster or has a
-reason why it is not.
+is what the NPU computes in integers; without an operator between them, the two change the parameters of a
+tensor. Every operator of a program is either part of a cluster or has a reason why it is not.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +18,13 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from openneutron.diagnostics import Reject
-from openneutron.fx import bind_args, op_name, tensor_of
-from openneutron.litert.ir import Activation, Quant
+from openneutron.fx import bind_args, op_name, overload, tensor_of
+from openneutron.litert.ir import Activation, Quant, Tensor
 from openneutron.ops import find
 from openneutron.ops.activation import clamp_bounds
 from openneutron.ops.common import activation_of
 from openneutron.ops.shape import IDENTITY
-from openneutron.ops.spec import OPEN, Call, OpSpec, Value
+from openneutron.ops.spec import OPEN, Call, Lowering, OpSpec, Value
 from openneutron.partition.constants import (
     DEQUANTIZE,
     DEQUANTIZE_TENSOR,
@@ -31,6 +32,15 @@ from openneutron.partition.constants import (
     Constants,
     per_tensor_quant,
 )
+
+
+def _lower_requantize(at: Lowering, call: Call) -> Tensor:
+    assert call.out.quant is not None
+    return at.build.requantize(at(call.input), call.out.quant)
+
+
+# Not in the operator table: it is no operator of a model, but comes with quantization.
+REQUANTIZE = OpSpec((QUANTIZE_TENSOR,), None, _lower_requantize, beyond=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +53,11 @@ class Cluster:
     inputs: tuple[Node, ...]  # dequantize nodes of activations, and nodes of constants
     body: tuple[Node, ...]  # the operator, getitem, activation
     outputs: tuple[Node, ...]  # quantize nodes
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it computes nothing, or only other parameters: not worth a partition of its own."""
+        return self.spec.no_op or self.spec is REQUANTIZE
 
     @property
     def members(self) -> tuple[Node, ...]:
@@ -82,6 +97,15 @@ class Rejected:
         }
 
 
+_NO_KERNEL = "It is not in Core ATen either: a program with it runs only where you register a kernel for it."
+
+
+def _is_core(node: Node) -> bool:
+    """Whether ExecuTorch is sure to have a kernel; what it decomposes is asked about in parts."""
+    op = overload(node)
+    return op is None or op.namespace != "aten" or torch.Tag.core in op.tags or op._can_decompose()
+
+
 class _Refused(Exception):
     def __init__(self, reject: Reject):
         self.reject = reject
@@ -94,6 +118,14 @@ def is_compute(node: Node) -> bool:
     return not op_name(node).startswith("quantized_decomposed.")
 
 
+def is_requantize(node: Node) -> bool:
+    """Whether a node quantizes what another has just dequantized, here or in the Cortex-M dialect."""
+    name = op_name(node)
+    if not name.endswith(".quantize_per_tensor.default"):
+        return False
+    return op_name(node.all_input_nodes[0]).endswith(".dequantize_per_tensor.default")
+
+
 def find_clusters(program: ExportedProgram, converter: str = OPEN) -> tuple[list[Cluster], list[Rejected]]:
     """Every cluster of a program in execution order, and every other operator with its reason."""
     finder = _Finder(program, converter)
@@ -101,7 +133,7 @@ def find_clusters(program: ExportedProgram, converter: str = OPEN) -> tuple[list
     rejected: list[Rejected] = []
     taken: set[Node] = set()
     for node in program.graph.nodes:
-        if not is_compute(node) or node in taken:
+        if not (is_compute(node) or is_requantize(node)) or node in taken:
             continue
         if finder.constants.find(node) is not None:
             continue  # computed at compile time, wherever it is used
@@ -123,17 +155,25 @@ class _Finder:
     def cluster(self, node: Node) -> Cluster:
         """The cluster around an operator; raises `_Refused` with the reason if there is none."""
         name = op_name(node)
-        spec = find(name)
+        spec = REQUANTIZE if name == QUANTIZE_TENSOR else find(name)
         if spec is None:
             raise _Refused(
                 Reject(
                     "ON201",
                     f"{name or node.target} is not in the operator table",
-                    "openneutron ops lists what is.",
+                    "openneutron ops lists what is." if _is_core(node) else _NO_KERNEL,
                 )
             )
-        body, activation = self._body(node, spec)
-        outputs, out = self._result(body[-1])
+        for key, value in bind_args(node).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise _Refused(Reject("ON203", f"Numbers must be finite (got {key} = {value})"))
+        if spec is REQUANTIZE:
+            body: tuple[Node, ...] = ()
+            activation = Activation.NONE
+            outputs, out = self._quantized([node])
+        else:
+            body, activation = self._body(node, spec)
+            outputs, out = self._result(body[-1])
         args: dict[str, Any] = {}
         inputs: list[Node] = []
         for key, value in bind_args(node).items():
@@ -184,6 +224,9 @@ class _Finder:
         quantizers = [u for u in users if op_name(u) == QUANTIZE_TENSOR]
         if len(quantizers) != len(users) or not users:
             raise _Refused(_not_quantized("its result is not quantized to int8"))
+        return self._quantized(quantizers)
+
+    def _quantized(self, quantizers: list[Node]) -> tuple[tuple[Node, ...], Value]:
         quants = {per_tensor_quant(q) for q in quantizers}
         if len(quants) != 1 or None in quants:
             raise _Refused(_not_quantized("its result is quantized in two ways"))
@@ -247,6 +290,14 @@ def _value(node: Node, quant: Quant | None) -> Value:
         shape = [str(d) for d in tensor.shape]
         raise _Refused(
             Reject("ON205", f"Shapes must be static (got {shape})", "Export without dynamic_shapes.")
+        )
+    if 0 in tensor.shape:
+        raise _Refused(
+            Reject(
+                "ON203",
+                f"Tensors must not be empty (got {list(tensor.shape)})",
+                "Give inputs that have elements, or leave out what computes on none.",
+            )
         )
     return Value(node.name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), quant)
 

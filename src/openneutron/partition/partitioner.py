@@ -123,7 +123,7 @@ class TablePartitioner(Partitioner):
         # A partition of no-ops may yet be refused, and what is kept whole must be delegated.
         found, rejected = self._clusters(ep)
         self._whole_reasons = {r.node.name: r.reject for r in rejected if r.reject.code != "ON202"}
-        clusters = [c for c in found if not c.spec.no_op and op_name(c.node) not in _DECOMPOSES_WELL]
+        clusters = [c for c in found if not c.is_idle and op_name(c.node) not in _DECOMPOSES_WELL]
         decomposed = torch.export.default_decompositions()
         whole = {
             c.node.name: op
@@ -160,7 +160,7 @@ class TablePartitioner(Partitioner):
         self.partitions = []
         tags: dict[str, DelegationSpec] = {}
         for group in group_clusters(exported_program.graph, clusters):
-            if not self.delegation.allow_no_op_partitions and all(c.spec.no_op for c in group):
+            if not self.delegation.allow_no_op_partitions and all(c.is_idle for c in group):
                 reject = Reject("ON206", "The partition would only hold operators that compute nothing")
                 self.rejected += [Rejected(c.node, op_name(c.node), reject) for c in group]
                 continue

@@ -11,22 +11,26 @@ from openneutron.passes.batch_norm import (
     separate_normed_convolutions,
 )
 from openneutron.passes.canonicalize import (
+    convert_operands,
     duplicate_shared_biases,
-    fold_constants,
-    fold_parameters,
+    normalize_bounds,
     remove_batch_counters,
     remove_no_ops,
     replace_constant_division,
     replace_in_place,
     replace_scalars,
 )
+from openneutron.passes.constants import fold_constants, fold_parameters
 from openneutron.passes.decompose import decompose_unsupported
 from openneutron.passes.layers import (
+    add_batch_dimension,
     fuse_linear_add,
     move_activation_before_cat,
     rewrite_constant_matmul,
+    separate_other_biases,
     split_group_convolutions,
 )
+from openneutron.passes.regions import inline_regions
 from openneutron.passes.volume import rewrite_volume_convolutions
 
 __all__ = ["ATEN_PASSES", "BEFORE_PREPARE", "PTQ", "QAT", "Pass", "run_passes"]
@@ -36,9 +40,22 @@ _REWRITE_CONSTANT_MATMUL = Pass(
     "RewriteConstantMatmul", "a product with a constant matrix is a linear layer", rewrite_constant_matmul
 )
 
+_INLINE_REGIONS = Pass("InlineRegions", "a model is one graph, whatever contexts it enters", inline_regions)
+_FOLD_CONSTANTS = Pass(
+    "FoldConstants", "what no input and no training can change is a constant", fold_constants
+)
+_FOLD_PARAMETERS = Pass(
+    "FoldParameters",
+    "what no input can change is a constant",
+    fold_parameters,
+    requires=("FoldConstants",),
+    modes=(PTQ,),
+)
+
 # Run on the exported module before torchao's prepare functions, which fold batch norms before they ask the
 # quantizer for anything.
 BEFORE_PREPARE: tuple[Pass, ...] = (
+    _INLINE_REGIONS,
     Pass(
         "SeparateNormedConvolutions",
         "only a batch norm reads the layer it follows",
@@ -49,14 +66,31 @@ BEFORE_PREPARE: tuple[Pass, ...] = (
 
 # Run by NeutronQuantizer before it annotates, so that everybody who uses the quantizer gets them.
 ATEN_PASSES: tuple[Pass, ...] = (
+    _INLINE_REGIONS,
     Pass("RemoveBatchCounters", "no buffer is written except running statistics", remove_batch_counters),
+    _FOLD_CONSTANTS,  # first with what is written in place, which nothing else can express
+    _FOLD_PARAMETERS,
     Pass(
         "ReplaceInPlace",
         "no call changes its arguments",
         replace_in_place,
-        requires=("RemoveBatchCounters",),
+        requires=("RemoveBatchCounters", "FoldConstants"),
     ),
     _REMOVE_NO_OPS,
+    Pass("ConvertOperands", "operands of float arithmetic are float", convert_operands),
+    Pass("NormalizeBounds", "a bound bounds something, and two do not cross", normalize_bounds),
+    Pass(
+        "AddBatchDimension",
+        "a convolution has a batch dimension",
+        add_batch_dimension,
+        requires=("ReplaceInPlace",),
+    ),
+    Pass(
+        "SeparateOtherBiases",
+        "the bias of a layer is one constant per channel",
+        separate_other_biases,
+        requires=("AddBatchDimension",),
+    ),
     _REWRITE_CONSTANT_MATMUL,
     Pass(
         "RewriteVolumeConvolutions",
@@ -71,19 +105,8 @@ ATEN_PASSES: tuple[Pass, ...] = (
     ),
     _REMOVE_NO_OPS,  # decompositions leave some,
     _REWRITE_CONSTANT_MATMUL,  # and contain products
-    Pass(
-        "FoldConstants",
-        "what no input and no training can change is a constant",
-        fold_constants,
-        requires=("DecomposeUnsupported",),
-    ),
-    Pass(
-        "FoldParameters",
-        "what no input can change is a constant",
-        fold_parameters,
-        requires=("FoldConstants",),
-        modes=(PTQ,),
-    ),
+    _FOLD_CONSTANTS,
+    _FOLD_PARAMETERS,
     Pass(
         "ReplaceScalars",
         "operands of arithmetic are tensors, alpha is 1",

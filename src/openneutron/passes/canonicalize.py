@@ -1,7 +1,8 @@
-"""One form for what PyTorch says in several: no in-place calls, no no-ops, no scalars, constants folded."""
+"""One form for what PyTorch says in several: no in-place calls, no no-ops, no scalars."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import torch
@@ -10,7 +11,7 @@ from torch.fx import GraphModule, Node
 
 from openneutron.diagnostics import fail
 from openneutron.fx import bind_args, is_float, op_name, overload, tensor_of
-from openneutron.passes.graph import add_constant, constant, constants_only, copy_provenance, insert
+from openneutron.passes.graph import add_constant, constant, insert
 from openneutron.passes.patterns import only_user
 
 aten = torch.ops.aten
@@ -96,7 +97,7 @@ def _refuse_aliases(node: Node, later: set[Node]) -> None:
 _ALWAYS_IDENTITY = frozenset(
     f"aten.{name}"
     for name in ("alias.default", "detach.default", "lift_fresh_copy.default", "lift_fresh.default",
-                 "clone.default", "contiguous.default", "_assert_tensor_metadata.default")
+                 "clone.default", "contiguous.default", "_assert_tensor_metadata.default", "positive.default")
 )  # fmt: skip
 _IDENTITY_IF_SAME_TYPE = frozenset(
     f"aten.{name}"
@@ -109,110 +110,115 @@ _IDENTITY_IF_SAME_TYPE = frozenset(
         "type_as.default",
     )
 )
+# Of these, a result of the input's shape is the input.
 _IDENTITY_IF_SAME_SHAPE = frozenset(
     f"aten.{name}"
-    for name in (
-        "expand.default",
-        "expand_as.default",
-        "view.default",
-        "_unsafe_view.default",
-        "reshape.default",
-        "slice.Tensor",
-    )
+    for name in ("expand.default", "expand_as.default", "view.default", "view_as.default",
+                 "_unsafe_view.default", "reshape.default", "reshape_as.default", "flatten.using_ints",
+                 "unflatten.int", "slice.Tensor", "narrow.default", "squeeze.default", "squeeze.dim",
+                 "squeeze.dims", "repeat.default", "tile.default")
+)  # fmt: skip
+_DROPOUTS = frozenset(
+    f"aten.{name}.default"
+    for name in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 )
+# By these numbers.
+_NEUTRAL = {
+    "aten.add.Tensor": 0,
+    "aten.add.Scalar": 0,
+    "aten.sub.Tensor": 0,
+    "aten.sub.Scalar": 0,
+    "aten.mul.Tensor": 1,
+    "aten.mul.Scalar": 1,
+    "aten.div.Tensor": 1,
+    "aten.div.Scalar": 1,
+    "aten.pow.Tensor_Scalar": 1,
+}
 
 IDENTITIES = _ALWAYS_IDENTITY | _IDENTITY_IF_SAME_TYPE | _IDENTITY_IF_SAME_SHAPE
 
 
-def _is_identity(node: Node) -> bool:
+def _given_back(node: Node) -> Node | None:
+    """The input that a call gives back as it is; None if it computes or moves something."""
     name = op_name(node)
-    if name in ("aten.dropout.default", "aten.feature_dropout.default", "aten.alpha_dropout.default"):
-        return not bind_args(node)["train"]
-    if not node.args or not isinstance(node.args[0], Node):
-        return False
-    before, after = tensor_of(node.args[0]), tensor_of(node)
+    if name == "aten.cat.default":
+        parts = cast(list[Node], node.args[0])
+        return parts[0] if len(parts) == 1 else None
+    source = node.args[0] if name and node.args else None
+    if not isinstance(source, Node):
+        return None
+    if name in _DROPOUTS:
+        args = bind_args(node)
+        return source if not args["train"] or args["p"] == 0 else None
+    before, after = tensor_of(source), tensor_of(node)
     if name in _ALWAYS_IDENTITY:
         # A clone to another memory format is the user's wish; it is kept, and the layout stage decides.
-        return before is None or after is None or before.stride() == after.stride()
+        return source if before is None or after is None or before.stride() == after.stride() else None
     if before is None or after is None or (before.dtype, before.shape) != (after.dtype, after.shape):
-        return False
-    return name in _IDENTITY_IF_SAME_SHAPE or (
-        name in _IDENTITY_IF_SAME_TYPE and before.stride() == after.stride()
-    )
+        return None
+    return source if _is_neutral(node, name, before, after) else None
+
+
+def _is_neutral(node: Node, name: str, before: torch.Tensor, after: torch.Tensor) -> bool:
+    """Whether a call whose result has its input's shape and type gives back the input."""
+    if name in _IDENTITY_IF_SAME_SHAPE:
+        return True
+    if name in ("aten.pad.default", "aten.constant_pad_nd.default"):
+        return not any(bind_args(node)["pad"])
+    if name in _NEUTRAL:
+        args = bind_args(node)
+        other = args["exponent"] if "exponent" in args else args["other"]
+        return not isinstance(other, Node) and other == _NEUTRAL[name] and not args.get("rounding_mode")
+    same_memory = before.stride() == after.stride()
+    if name in _IDENTITY_IF_SAME_TYPE:
+        return same_memory
+    # Any other view (a permutation, say) shows the same if it goes through the same memory in the same way.
+    return _is_view(node) and same_memory and before.storage_offset() == after.storage_offset()
 
 
 def remove_no_ops(model: GraphModule) -> bool:
     """Drop calls that give back their input: detach, dropout in evaluation, casts to the same type, ..."""
     changed = False
     for node in list(model.graph.nodes):
-        if not _is_identity(node):
+        source = _given_back(node)
+        if source is None:
             continue
         if not node.users:
             model.graph.erase_node(node)
         else:
-            node.replace_all_uses_with(node.args[0])
+            node.replace_all_uses_with(source)
         changed = True
     return changed
 
 
-def fold_constants(model: GraphModule) -> bool:
-    """Compute what no input can change, unless training may change it."""
-    known = constants_only(model.graph.nodes)
-    trained = set()
-    for node in model.graph.nodes:
-        value = constant(model, node)
-        if (value is not None and value.requires_grad) or any(n in trained for n in node.all_input_nodes):
-            trained.add(node)
-    return _fold(model, known - trained)
+# ----------------------------------------------------------------------------------------------------
+# Bounds
+
+_CLAMPS = (aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default, aten.hardtanh.default)
 
 
-def fold_parameters(model: GraphModule) -> bool:
-    """Compute what no input can change, functions of trained parameters included."""
-    return _fold(model, constants_only(model.graph.nodes))
-
-
-def fold_quantized(model: GraphModule) -> GraphModule:
-    """Store in int8 what is quantized and constant now that training is over, as calibration leaves it."""
-    for node, value in _values(model, constants_only(model.graph.nodes)).items():
-        if op_name(node).startswith("quantized_decomposed.quantize_"):
-            node.replace_all_uses_with(add_constant(model, node, value, "folded"))
-    model.graph.eliminate_dead_code()
-    model.recompile()
-    return model
-
-
-def _values(model: GraphModule, foldable: set[Node]) -> dict[Node, torch.Tensor]:
-    values: dict[Node, torch.Tensor] = {}
-    for node in model.graph.nodes:
-        if node not in foldable or not all(n in values for n in node.all_input_nodes):
-            continue
-        value = constant(model, node) if node.op == "get_attr" else _evaluate(node, values)
-        if value is not None:
-            values[node] = value
-    return values
-
-
-def _fold(model: GraphModule, foldable: set[Node]) -> bool:
-    values = _values(model, foldable)
+def normalize_bounds(model: GraphModule) -> bool:
+    """Write bounds as they work: infinite ones that bound nothing go, and where two cross, the upper wins."""
     changed = False
-    for node, value in values.items():
-        # Only the last of a chain of constants is needed; dead code elimination takes the rest.
-        if node.op != "get_attr" and any(user not in values for user in node.users):
-            new = add_constant(model, node, value, "folded")
-            copy_provenance(node, new)
-            node.replace_all_uses_with(new)
-            changed = True
+    for node in list(model.graph.nodes):
+        if node.target not in _CLAMPS or not is_float(node):
+            continue
+        args = bind_args(node)
+        low, high = (args.get(f"{side}_val", args.get(side)) for side in ("min", "max"))
+        if isinstance(low, Node) or isinstance(high, Node):
+            continue
+        new_low = None if low == -math.inf else low
+        new_high = None if high == math.inf else high
+        if new_low is not None and new_high is not None and new_low > new_high:
+            new_low = new_high
+        if (new_low, new_high) == (low, high):
+            continue
+        if new_low is None and new_high is None:
+            node.replace_all_uses_with(args["self"])
+        else:
+            node.target, node.args, node.kwargs = aten.clamp.default, (args["self"], new_low, new_high), {}
+        changed = True
     return changed
-
-
-def _evaluate(node: Node, values: dict[Node, torch.Tensor]) -> torch.Tensor | None:
-    op = overload(node)
-    if op is None or torch.Tag.nondeterministic_seeded in op.tags:
-        return None
-    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])
-    with torch.no_grad():
-        result = op(*args, **kwargs)
-    return result if isinstance(result, torch.Tensor) else None
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -223,6 +229,23 @@ ARITHMETIC = {
     for name in ("add", "sub", "mul", "div")
     for kind in ("Tensor", "Scalar")
 }
+
+
+_PROMOTING = frozenset(ARITHMETIC) | {"aten.maximum.default", "aten.minimum.default", "aten.cat.default"}
+
+
+def convert_operands(model: GraphModule) -> bool:
+    """Convert operands that a float operator would convert itself: integers, halves, double numbers."""
+    changed = False
+    for node in list(model.graph.nodes):
+        if op_name(node) not in _PROMOTING or not is_float(node):
+            continue
+        for source in node.all_input_nodes:
+            if tensor_of(source) is not None and not is_float(source):
+                cast_ = insert(node, aten.to.dtype, (source, torch.float32), like=node)
+                node.replace_input_with(source, cast_)
+                changed = True
+    return changed
 
 
 def replace_scalars(model: GraphModule) -> bool:

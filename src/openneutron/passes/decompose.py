@@ -14,7 +14,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from openneutron import ops
-from openneutron.fx import is_float, op_name, overload
+from openneutron.fx import bind_args, is_float, op_name, overload
 from openneutron.passes import attention, normalization, pools, recurrent
 from openneutron.passes.canonicalize import ARITHMETIC, IDENTITIES
 from openneutron.passes.graph import inline, trace
@@ -106,6 +106,20 @@ def _glu(self: torch.Tensor, dim: int) -> torch.Tensor:
     return value * gate.sigmoid()
 
 
+def _pad(self: torch.Tensor, pad: list[int], mode: str, value: Any = None) -> torch.Tensor:
+    """Padding with what is there already: the other end (circular), or the outermost (replicate)."""
+    for index in range(0, len(pad), 2):  # the last dimension comes first
+        dim, before, after = self.dim() - 1 - index // 2, pad[index], pad[index + 1]
+        size = self.shape[dim]
+        if mode == "circular":
+            ends = [(size - before, size)][: before > 0], [(0, after)][: after > 0]
+        else:
+            ends = [(0, 1)] * before, [(size - 1, size)] * after
+        first, last = ([torch.ops.aten.slice.Tensor(self, dim, *end) for end in side] for side in ends)
+        self = torch.cat([*first, self, *last], dim) if first or last else self
+    return self
+
+
 DECOMPOSITIONS: dict[str, Decomposition] = {
     "aten.split.Tensor": _split,
     "aten.split_with_sizes.default": _split_with_sizes,
@@ -154,6 +168,10 @@ def _expansion(node: Node) -> GraphModule | None:
     name = op_name(node)
     if not name or name in _REWRITTEN or not _is_float_call(node):
         return None
+    if name == "aten.pad.default":  # the table has it, but not these modes
+        args = bind_args(node)
+        if args["mode"] in ("circular", "replicate") and min(args["pad"]) >= 0:
+            return trace(node, _pad)
     if (function := DECOMPOSITIONS.get(name)) is not None:
         return trace(node, function)
     return _open_composite(node) if ops.find(name) is None else None

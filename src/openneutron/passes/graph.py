@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
@@ -38,12 +38,13 @@ def add_constant(model: GraphModule, before: Node, value: torch.Tensor, name: st
         model.register_buffer(name, value.detach().clone())
     with model.graph.inserting_before(before):
         node = model.graph.get_attr(name)
-    node.meta["val"] = _fake_mode(model).from_tensor(value.detach(), static_shapes=True)
+    node.meta["val"] = fake_mode(model.graph).from_tensor(value.detach(), static_shapes=True)
     return node
 
 
-def _fake_mode(model: GraphModule) -> Any:
-    for node in model.graph.nodes:
+def fake_mode(graph: Graph) -> Any:
+    """The mode that the fake results in a graph belong to."""
+    for node in graph.nodes:
         value = node.meta.get("val")
         for item in value if isinstance(value, tuple | list) else (value,):
             if (mode := getattr(item, "fake_mode", None)) is not None:

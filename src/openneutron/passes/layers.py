@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 
 from openneutron import ops
 from openneutron.fx import bind_args, op_name, tensor_of
-from openneutron.passes.graph import add_constant, constant, constants_only, insert
+from openneutron.passes.graph import add_constant, constant, constants_only, copy_provenance, infer, insert
 from openneutron.passes.patterns import batch_norm_after, is_fusible_activation, only_user
 
 aten = torch.ops.aten
@@ -58,6 +58,103 @@ def fuse_linear_add(model: GraphModule) -> bool:
         add.replace_all_uses_with(node)
         changed = True
     return changed
+
+
+# ----------------------------------------------------------------------------------------------------
+# Layers in a form of their own
+
+_SPATIAL: dict[Any, int] = {
+    aten.conv1d.default: 1,
+    aten.conv1d.padding: 1,
+    aten.conv2d.default: 2,
+    aten.conv2d.padding: 2,
+    aten.conv3d.default: 3,
+    aten.conv3d.padding: 3,
+    aten.conv_transpose1d.default: 1,
+    aten.conv_transpose2d.input: 2,
+    aten.conv_transpose3d.input: 3,
+}
+
+
+def add_batch_dimension(model: GraphModule) -> bool:
+    """Give a convolution of one picture without a batch dimension a batch of one."""
+    changed = False
+    for node in list(model.graph.nodes):
+        dims = _SPATIAL.get(node.target)
+        source = tensor_of(node.args[0]) if dims is not None else None
+        if dims is None or source is None or source.dim() != dims + 1:
+            continue
+        batch = insert(node, aten.unsqueeze.default, (node.args[0], 0), like=node)
+        node.update_arg(0, batch)
+        infer(node)
+        last = node
+        # An activation is computed in the convolution if nothing stands between them.
+        if (activation := only_user(node)) is not None and is_fusible_activation(activation):
+            last = activation
+            infer(last)
+        with model.graph.inserting_after(last):
+            squeezed = model.graph.call_function(aten.squeeze.dim, (last, 0))
+        copy_provenance(node, squeezed)
+        last.replace_all_uses_with(squeezed, delete_user_cb=lambda user, own=squeezed: user is not own)
+        infer(squeezed)
+        changed = True
+    return changed
+
+
+def separate_other_biases(model: GraphModule) -> bool:
+    """Add what is no constant per channel after the layer: an activation, or one that is broadcast."""
+    constants = constants_only(model.graph.nodes)
+    changed = False
+    for node in list(model.graph.nodes):
+        if node.target in (aten.addmm.default, aten.addmm_.default):
+            changed |= _separate_addmm(model, node, constants)
+            continue
+        dims = 0 if node.target == aten.linear.default else _SPATIAL.get(node.target)
+        bias = bind_args(node).get("bias") if dims is not None else None
+        if dims is None or not isinstance(bias, Node) or _is_per_channel(node, bias, constants, -1 - dims):
+            continue
+        if dims:
+            bias = insert(node, aten.reshape.default, (bias, [-1] + [1] * dims), like=node)
+        node.args, node.kwargs = tuple({**bind_args(node), "bias": None}.values()), {}
+        _add_after(node, bias)
+        changed = True
+    return changed
+
+
+def _separate_addmm(model: GraphModule, node: Node, constants: set[Node]) -> bool:
+    args = bind_args(node)
+    bias, plain = args["self"], args["alpha"] == 1 and args["beta"] == 1
+    if plain and args["mat2"] in constants and _is_per_channel(node, bias, constants, -1):
+        return False
+    node.target, node.args, node.kwargs = aten.mm.default, (args["mat1"], args["mat2"]), {}
+    result = node
+    if args["alpha"] != 1:
+        with model.graph.inserting_after(node):
+            result = model.graph.call_function(aten.mul.Tensor, (node, args["alpha"]))
+        copy_provenance(node, result)
+        infer(result)
+        node.replace_all_uses_with(result, delete_user_cb=lambda user: user is not result)
+    if args["beta"] == 0:
+        return True
+    if args["beta"] != 1:
+        bias = insert(node, aten.mul.Tensor, (bias, args["beta"]), like=node)
+    _add_after(result, bias)
+    return True
+
+
+def _is_per_channel(node: Node, bias: Any, constants: set[Node], axis: int) -> bool:
+    value, result = tensor_of(bias), tensor_of(node)
+    if value is None or result is None or bias not in constants:
+        return False
+    return value.dim() > 0 and value.shape[-1] == value.numel() == result.shape[axis]
+
+
+def _add_after(node: Node, bias: Any) -> None:
+    with node.graph.inserting_after(node):
+        total = node.graph.call_function(aten.add.Tensor, (node, bias))
+    copy_provenance(node, total)
+    infer(total)
+    node.replace_all_uses_with(total, delete_user_cb=lambda user: user is not total)
 
 
 # ----------------------------------------------------------------------------------------------------

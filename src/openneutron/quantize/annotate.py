@@ -6,10 +6,12 @@ another tensor's parameters always points backwards; torchao resolves such chain
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e.quantizer import (
     QuantizationAnnotation,
     QuantizationSpecBase,
@@ -20,9 +22,10 @@ from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 from openneutron.diagnostics import fail, nearest
 from openneutron.fx import bind_args, is_float, op_name
 from openneutron.ops.spec import FixedOutput, Observed, OpSpec, Shared, Weighted
-from openneutron.passes.graph import constants_only
+from openneutron.passes.graph import constant, constants_only
 from openneutron.passes.patterns import batch_norm_after, fusible_activation_after
 from openneutron.quantize.schemes import Scheme
+from openneutron.quantize.sharing import flatten_sharing
 
 Find = Callable[[str], OpSpec | None]
 
@@ -63,8 +66,11 @@ class Annotator:
                 fail("ON104", "option keep_float", f"the model has no layer '{name}'", nearest(name, names))
         for node in model.graph.nodes:
             spec = self.find(op_name(node)) if self.take(node) else None
-            if spec is not None and is_float(node) and node not in self.constants and not is_annotated(node):
+            if spec is None or not is_float(node) or node in self.constants or is_annotated(node):
+                continue
+            if _is_finite(model, node):
                 self._annotate_node(node, spec)
+        flatten_sharing(model)
 
     def _annotate_node(self, node: Node, spec: OpSpec) -> None:
         chain = self._chain(node, spec.fuses_activation)
@@ -143,6 +149,15 @@ class Annotator:
         if isinstance(bias, Node):
             specs[bias] = self.scheme.bias(source, weight, node, intent.channel_axis)
         return specs
+
+
+def _is_finite(model: GraphModule, node: Node) -> bool:
+    """Whether a call's numbers and constants are: int8 has no infinity, nor what is no number."""
+    numbers = pytree.tree_leaves((node.args, node.kwargs))
+    if any(isinstance(n, float) and not math.isfinite(n) for n in numbers):
+        return False
+    constants = [constant(model, n) for n in node.all_input_nodes]
+    return all(bool(t.isfinite().all()) for t in constants if t is not None and t.is_floating_point())
 
 
 def _operands(node: Node, names: Iterable[str] = ()) -> list[Node]:

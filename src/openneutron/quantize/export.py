@@ -1,29 +1,115 @@
-"""The first stage: a model as torch.export gives it."""
+"""The first stage: the model as torch.export gives it, never the one the caller holds."""
 
 from __future__ import annotations
 
-from functools import partial
+import copy
 from typing import Any
 
 import torch
-from torch.export import ExportedProgram
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
 
+from openneutron.diagnostics import fail
 from openneutron.stopwatch import EXPORT, stage
+from openneutron.tensors import is_plain, plain_inputs
 
 Inputs = tuple[Any, ...]
 Model = torch.nn.Module | ExportedProgram
 
 
-def export_model(module: Model, example_inputs: Inputs) -> ExportedProgram:
-    """The model as torch.export gives it; an exported one is taken as it is."""
+def export_model(module: Model, example_inputs: Any, dynamic_shapes: Any = None) -> ExportedProgram:
+    """The model as torch.export gives it; of an exported one a program of its own, which may be changed."""
+    inputs = plain_inputs(as_tuple(example_inputs))
     if isinstance(module, ExportedProgram):
-        return module
-    # A module that knows better names for its nodes than torch.export gives them exports itself.
-    export = getattr(module, "export_program", None) or partial(torch.export.export, module)
+        return _own(module)
     with stage(EXPORT):
-        return export(as_tuple(example_inputs))
+        # A module that knows better names for its nodes than torch.export gives them exports itself.
+        export = getattr(module, "export_program", None)
+        return _export(module, inputs, dynamic_shapes) if export is None else export(inputs)
 
 
 def as_tuple(inputs: Any) -> Inputs:
-    """The inputs of a model that may have been given as one tensor."""
+    """Inputs as a tuple; one that is not in a tuple or list is alone."""
     return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+
+
+def copy_graph(program: ExportedProgram) -> ExportedProgram:
+    """The same program with a graph of its own; weights and delegates are shared."""
+    module = GraphModule(program.graph_module, copy.deepcopy(program.graph))
+    signature = copy.deepcopy(program.graph_signature)
+    return program._update(module, signature)
+
+
+def dynamic_shapes_of(program: ExportedProgram) -> Any:
+    """The dimensions of a program's inputs that have no fixed size, as torch.export takes them, or None."""
+    dims: dict[Any, Any] = {}
+    leaves: list[Any] = []
+    for value in _input_values(program):
+        shape: Any = value.shape if isinstance(value, torch.Tensor) else ()
+        found = {i: _dim(d.node.expr, program, dims) for i, d in enumerate(shape) if not isinstance(d, int)}
+        leaves.append(found or None)
+    if not any(leaves):
+        return None
+    args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    return {**dict(zip(_names(program), args, strict=False)), **kwargs} if kwargs else tuple(args)
+
+
+def _own(program: ExportedProgram) -> ExportedProgram:
+    """The same program, of which nothing is shared that later stages change.
+
+    What is assumed about a dimension without a number is noted where the caller's program would see it, and
+    inputs that lie in memory in an odd way would stay so: such a program is exported anew.
+    """
+    dynamic = dynamic_shapes_of(program)
+    inputs = [v for v in _input_values(program) if isinstance(v, torch.Tensor)]
+    if (dynamic is None and all(map(is_plain, inputs))) or program.example_inputs is None:
+        return copy_graph(program)
+    args, kwargs = program.example_inputs
+    with stage(EXPORT):
+        return _export(program.module(check_guards=False), plain_inputs(args), dynamic, plain_inputs(kwargs))
+
+
+def _export(module: Any, args: Inputs, dynamic_shapes: Any, kwargs: Any = None) -> ExportedProgram:
+    try:
+        return torch.export.export(module, args, kwargs or {}, dynamic_shapes=dynamic_shapes)
+    except torch._dynamo.exc.UserError as error:
+        if dynamic_shapes is None:
+            raise
+        fail(
+            "ON205",
+            "export",
+            f"a dimension that is to be dynamic is not: {str(error).strip().splitlines()[0]}",
+            "Export the model without dynamic_shapes: the NPU computes on static shapes only.",
+        )
+
+
+def _input_values(program: ExportedProgram) -> list[Any]:
+    specs = program.graph_signature.input_specs
+    users = {s.arg.name for s in specs if s.kind is InputKind.USER_INPUT and hasattr(s.arg, "name")}
+    found = {n.name: n.meta.get("val") for n in program.graph.find_nodes(op="placeholder") if n.name in users}
+    return [found.get(getattr(s.arg, "name", "")) for s in specs if s.kind is InputKind.USER_INPUT]
+
+
+def _names(program: ExportedProgram) -> list[str]:
+    specs = program.graph_signature.input_specs
+    return [s.arg.name for s in specs if s.kind is InputKind.USER_INPUT and hasattr(s.arg, "name")]
+
+
+def _dim(expression: Any, program: ExportedProgram, known: dict[Any, Any]) -> Any:
+    """One name per symbol with the bounds the program has for it; what follows from others is found anew."""
+    if not expression.is_symbol:
+        return Dim.AUTO
+    if expression not in known:
+        bounds = program.range_constraints.get(expression)
+        limits = {
+            side: int(value)
+            for side, value in (
+                ("min", getattr(bounds, "lower", None)),
+                ("max", getattr(bounds, "upper", None)),
+            )
+            if value is not None and getattr(value, "is_finite", True) and abs(value) < 2**31
+        }
+        known[expression] = Dim(f"dim_{len(known)}", **limits)
+    return known[expression]

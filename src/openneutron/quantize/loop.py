@@ -18,7 +18,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 
 from openneutron.diagnostics import fail
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
-from openneutron.passes.canonicalize import fold_quantized
+from openneutron.passes.constants import fold_quantized
 from openneutron.quantize.plan import FAST, AccuracyPlan, find_plan
 from openneutron.quantize.refine import Refined, calibrate
 from openneutron.stopwatch import ACCURACY, TORCHAO, stage

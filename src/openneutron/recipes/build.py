@@ -15,7 +15,7 @@ from openneutron.options import CompileOptions
 from openneutron.package.backend import NeutronPartitioner
 from openneutron.partition.partitioner import spellings
 from openneutron.passes import BEFORE_PREPARE, PTQ, QAT, run_passes
-from openneutron.passes.canonicalize import fold_quantized
+from openneutron.passes.constants import fold_quantized
 from openneutron.quantize.plan import BALANCED, AccuracyPlan, find_plan
 from openneutron.quantize.refine import calibrate
 from openneutron.quantize.samples import Kept

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from executorch.exir import EdgeCompileConfig, EdgeProgramManager, to_edge_transform_and_lower
+from torch import Tag
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torchao.quantization.pt2e.quantizer import Quantizer
 
 from openneutron.backends import DEFAULT_CORE, Recipe, find_recipe
 from openneutron.diagnostics import fail
+from openneutron.fx import overload
 from openneutron.options import CompileOptions, CustomDelegationOptions
 from openneutron.package.backend import NeutronPartitioner
 from openneutron.passes.dim_order import needs_order_restored, restore_order_around
@@ -27,8 +30,9 @@ def make_quantizer(
     is_qat: bool = False,
     per_channel: bool = False,
     keep_float: Collection[str] = (),
+    example: tuple[Any, ...] | None = None,
 ) -> Quantizer:
-    """The quantizer of a recipe."""
+    """The quantizer of a recipe; the one for two processors tries out on example inputs who takes what."""
     backends = find_recipe(recipe)
     if not backends.cortex_m:
         spec = NeutronTargetSpec(options.config, converter=options.converter)
@@ -36,7 +40,9 @@ def make_quantizer(
     if backends.neutron:
         from openneutron.cortex_m.combined import CombinedQuantizer
 
-        return CombinedQuantizer(options, is_qat, per_channel=per_channel, keep_float=keep_float)
+        return CombinedQuantizer(
+            options, is_qat, per_channel=per_channel, keep_float=keep_float, example=example
+        )
     from openneutron.cortex_m.quantizer import CortexMInt8Quantizer
 
     if per_channel:
@@ -84,11 +90,13 @@ def lower_program(
         name: NeutronPartitioner(options.to_compile_specs(), custom_delegation_options=delegation)
         for name in exported
     }
+    config = lowering.config
+    config._core_aten_ops_exception_list = [*config._core_aten_ops_exception_list, *outside_core(exported)]
     edge = to_edge_transform_and_lower(
         dict(exported),
         transform_passes=list(lowering.before),
         partitioner={name: [p] for name, p in partitioners.items()} if recipe.neutron and delegate else {},
-        compile_config=lowering.config,
+        compile_config=config,
         generate_etrecord=etrecord,
     )
     for step in lowering.after:
@@ -96,3 +104,10 @@ def lower_program(
         if step is not restore_order_around or any(map(needs_order_restored, modules)):
             edge = edge.transform([step])
     return edge, partitioners
+
+
+def outside_core(exported: Mapping[str, ExportedProgram]) -> list[OpOverload]:
+    """Operators that ExecuTorch would refuse for not being in Core ATen: they are the CPU's like others."""
+    calls = (overload(node) for program in exported.values() for node in program.graph.nodes)
+    found = {op for op in calls if op is not None and op.namespace == "aten"}
+    return sorted((op for op in found if Tag.core not in op.tags), key=str)

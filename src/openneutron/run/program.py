@@ -32,6 +32,7 @@ from openneutron.run.native import NativeModel
 from openneutron.run.rehearsal import rehearse
 from openneutron.run.threads import thread_count
 from openneutron.target import DEFAULT_TARGET
+from openneutron.tensors import from_numpy, in_order
 
 if TYPE_CHECKING:
     from executorch.runtime import Method, Runtime
@@ -202,21 +203,15 @@ def _argument(value: Any, spec: TensorSpec | None, where: str) -> Any:
         fail("ON514", where, f"the program takes {spec}, which is empty", "Compile it for a real shape.")
     # A name torch and NumPy share; a type NumPy lacks is compared by torch's name alone.
     dtype = str(value.dtype).removeprefix("torch.")
-    if tuple(value.shape) != spec.shape or dtype != str(numpy_dtype(spec) or spec.dtype):
+    if not spec.takes(value.shape) or dtype != str(numpy_dtype(spec) or spec.dtype):
         fail(
             "ON514",
             where,
             f"is {dtype}{list(value.shape)}, the program takes {spec}",
-            "Convert it; a program is compiled for one shape and type.",
+            "Convert it; a program is compiled for one type, and for one shape unless that is dynamic.",
         )
-    tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(value))
+    tensor = value if isinstance(value, torch.Tensor) else from_numpy(value)
     return in_order(tensor, spec.dim_order)
-
-
-def in_order(tensor: torch.Tensor, dim_order: Sequence[int]) -> torch.Tensor:
-    """The same tensor with its dimensions in that order in memory."""
-    back = [list(dim_order).index(d) for d in range(tensor.ndim)]
-    return tensor.permute(list(dim_order)).contiguous().permute(back)
 
 
 def _array(value: Any) -> np.ndarray:

@@ -1,0 +1,464 @@
+"""What models from outside bring: each is taken as it is, or stays on the CPU with the reason for it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+from openneutron import NeutronQuantizer
+from openneutron.commands.samples import load_samples
+from openneutron.diagnostics import OpenNeutronError
+from openneutron.fx import op_name
+from openneutron.package.program import CompiledProgram
+from openneutron.passes.constants import fold_constants
+from openneutron.pipeline import compile_model, prepare_qat
+from openneutron.run.program import load_program
+from openneutron.tensors import is_plain, plain
+
+INF, NAN = float("inf"), float("nan")
+RECIPES = ("neutron", "imxrt700")
+
+
+class Function(nn.Module):
+    """A function of inputs, which may use the layers it is given."""
+
+    def __init__(self, function: Callable[..., Any], *layers: nn.Module):
+        super().__init__()
+        self.function, self.layers = function, nn.ModuleList(layers)
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.function(*self.layers, *inputs)
+
+
+def build(
+    function: Any, *inputs: torch.Tensor, layers: tuple[nn.Module, ...] = (), **options: Any
+) -> CompiledProgram:
+    """Quantize, compile and verify."""
+    torch.manual_seed(0)
+    module = function if isinstance(function, nn.Module) else Function(function, *layers)
+    return compile_model(module.eval(), inputs, calibration=[inputs], **options)
+
+
+def assert_delegated(program: CompiledProgram) -> None:
+    assert [entry.as_dict() for entry in program.rejected] == []
+    assert len(program.partitions) == 1
+
+
+def reasons(program: CompiledProgram) -> list[tuple[str, str, str]]:
+    return [(entry.op, entry.reject.code, entry.reject.reason) for entry in program.rejected]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Layers without a batch, biases of any shape
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_layers_without_a_batch_dimension(recipe: str) -> None:
+    pictures = (
+        nn.Conv2d(4, 5, 3, 2),
+        nn.ConvTranspose2d(4, 3, 3, 2),
+        nn.Conv2d(4, 4, 3, padding="same", groups=4),
+        nn.Conv2d(4, 4, 3, groups=2),
+        nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 2, 1)),
+        nn.AvgPool2d(2),
+    )
+    lines = (
+        nn.Conv1d(8, 6, 3, padding=1),
+        nn.ConvTranspose1d(8, 3, 3, 2),
+        nn.Conv1d(8, 8, 3, padding="same"),
+    )
+
+    def forward(*values: Any) -> tuple[torch.Tensor, ...]:
+        *layers, x, y = values
+        return tuple(layer(x if layer in pictures else y) for layer in layers)
+
+    inputs = torch.randn(4, 7, 6), torch.randn(8, 12)
+    assert_delegated(build(forward, *inputs, layers=(*pictures, *lines), recipe=recipe))
+
+
+BIASES = ((3, 7), (1,), (3, 1), (7,), (1, 7), (1, 1), ())
+
+
+def test_biases_of_every_shape() -> None:
+    torch.manual_seed(0)
+    weight, biases = torch.randn(5, 7), [torch.randn(shape) for shape in BIASES]
+
+    def forward(x: torch.Tensor, y: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        constant = [torch.addmm(bias, x, weight) for bias in biases]
+        given = [
+            torch.addmm(b, x, y),
+            torch.addmm(b, x, weight, beta=0.5, alpha=2),
+            torch.baddbmm(b, x[None], y[None]),
+        ]
+        linear = [F.linear(x, weight.t(), b), F.linear(x, weight.t(), biases[1])]
+        return (*constant, *given, *linear)
+
+    assert_delegated(build(forward, torch.randn(3, 5), torch.randn(5, 7), torch.randn(7)))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Calls that do nothing
+
+NO_OPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "permute": lambda x: x.permute(0, 1, 2),
+    "transpose": lambda x: x.transpose(1, 1),
+    "view": lambda x: x.view(2, 3, 4),
+    "expand": lambda x: x.expand(2, 3, 4),
+    "slice": lambda x: x[:, :, 0:4],
+    "cat": lambda x: torch.cat([x]),
+    "pad": lambda x: F.pad(x, (0, 0)),
+    "dropout": lambda x: F.dropout(x, 0.5, False),
+    "times one": lambda x: x * 1,
+    "plus zero": lambda x: x + 0,
+    "over one": lambda x: x / 1,
+    "clone": lambda x: x.clone(),
+    "contiguous": lambda x: x.contiguous(),
+    "flatten": lambda x: x.flatten(2),
+    "squeeze": lambda x: x.squeeze(0),
+    "repeat": lambda x: x.repeat(1, 1, 1),
+    "nothing": lambda x: x,
+}
+
+
+def test_no_ops_among_other_outputs() -> None:
+    def forward(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.sigmoid(x)
+        return (y, *(f(x) for f in NO_OPS.values()), *(f(y) for f in NO_OPS.values()), y)
+
+    program = build(forward, torch.randn(2, 3, 4))
+    assert_delegated(program)
+    assert program.npu_nodes == ("aten_sigmoid_default",)
+
+
+def test_nothing_but_a_no_op() -> None:
+    program = build(lambda x: tuple(f(x) for f in NO_OPS.values()), torch.randn(2, 3, 4))
+    assert not program.partitions
+    assert not program.rejected
+
+
+class _AsItIs(NeutronQuantizer):
+    """Annotates the graph as it was exported: what another quantizer's users lower."""
+
+    def transform_for_annotation(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
+        return model
+
+
+def test_a_partition_may_give_back_its_input_and_a_result_twice() -> None:
+    module = Function(lambda x: (torch.relu(x), x.permute(0, 1, 2), F.pad(x, (0, 0)), x.repeat(1, 1, 1)))
+    x = torch.randn(2, 3, 4)
+    prepared = prepare_pt2e(torch.export.export(module, (x,)).module(check_guards=False), _AsItIs())
+    prepared(x)
+    program = compile_model(convert_pt2e(prepared), (x,))
+    assert_delegated(program)
+    assert len(program.partitions[0].lowered.graph.outputs) == 4
+
+
+# ----------------------------------------------------------------------------------------------------
+# Bounds and values that are not finite
+
+
+def test_bounds_that_bound_nothing_or_cross() -> None:
+    bounds = ((-INF, INF), (-INF, None), (None, INF), (0, INF), (-INF, 2), (2, 1), (1, 1), (0, 6))
+    assert_delegated(build(lambda x: tuple(torch.clamp(x, *b) for b in bounds), torch.randn(3, 5) * 4))
+
+
+@pytest.mark.parametrize("bounds", [(INF, None), (None, -INF), (INF, -INF), (NAN, 1), (None, NAN)])
+def test_bounds_that_are_not_finite_stay_on_the_cpu(bounds: tuple[Any, Any]) -> None:
+    program = build(lambda x: torch.clamp(x, *bounds), torch.randn(3, 5))
+    ((op, code, reason),) = reasons(program)
+    assert (op, code) == ("aten.clamp.default", "ON203")
+    assert reason.startswith("Numbers must be finite")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Memory of the user's tensors
+
+
+def odd_tensors() -> list[torch.Tensor]:
+    x = torch.randn(1, 3, 8, 8)
+    return [
+        torch.from_numpy(x.numpy()[0][None]),
+        x[:, :1].expand(1, 3, 8, 8),
+        x.transpose(2, 3),
+        x.permute(0, 3, 2, 1)[:, :3]
+        .transpose(1, 3)[:, :, :, :3]
+        .permute(0, 3, 1, 2)[:, :, :3, :]
+        .expand(1, 3, 3, 8),
+        torch.randn(1, 3, 16, 16)[:, :, ::2, ::2],
+        x.flip(3),
+        x.contiguous(memory_format=torch.channels_last),
+    ]
+
+
+def test_plain_tensors_keep_their_values() -> None:
+    for x in (
+        *odd_tensors(),
+        torch.randn(3).expand(2, 3),
+        torch.tensor(1.0),
+        torch.randn(4, 3, 2).permute(2, 1, 0),
+    ):
+        assert is_plain(plain(x))
+        torch.testing.assert_close(plain(x), x, rtol=0, atol=0)
+
+
+def test_examples_and_runs_take_any_strides() -> None:
+    layer = nn.Conv2d(3, 4, 3)
+    for example in odd_tensors()[:3]:
+        program = build(layer, example)
+        loaded = load_program(program.pte)
+        for x in odd_tensors():
+            if x.shape == example.shape:
+                (got,), (want,) = (
+                    loaded.run([x]),
+                    loaded.run([x.clone(memory_format=torch.contiguous_format)]),
+                )
+                np.testing.assert_array_equal(got, want)
+        backwards = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)[::-1, :, ::-1]
+        np.testing.assert_array_equal(loaded.run([backwards])[0], loaded.run([backwards.copy()])[0])
+
+
+def test_an_exported_program_with_odd_strides() -> None:
+    example = odd_tensors()[1]
+    exported = torch.export.export(nn.Conv2d(3, 4, 3), (example,))
+    assert_delegated(compile_model(exported, (example,), calibration=[(example,)]))
+
+
+def test_samples_of_a_file_are_plain(tmp_path: Any) -> None:
+    np.savez(tmp_path / "x.npz", input_0=np.random.rand(4, 3, 8, 8).astype(np.float32))
+    for (x,) in load_samples(tmp_path / "x.npz", (torch.zeros(1, 3, 8, 8),), 4):
+        assert is_plain(x)
+
+
+def test_an_empty_tensor_is_named() -> None:
+    program = build(nn.Linear(4, 4), torch.randn(0, 4))
+    assert not program.partitions
+    assert {(code, reason) for _, code, reason in reasons(program)} == {
+        ("ON203", "Tensors must not be empty (got [0, 4])")
+    }
+
+
+# ----------------------------------------------------------------------------------------------------
+# Regions, requantization, constants
+
+
+class Regions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU())
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with torch.no_grad():
+            y = self.backbone(x).mean((2, 3))
+            with torch.amp.autocast("cpu", enabled=False):
+                z = torch.matmul(y, y.transpose(-1, -2))
+        with torch.amp.autocast("cuda", enabled=False):
+            w = torch.sigmoid(self.head(y))
+        with torch.enable_grad():
+            return w + z.mean(), y
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_regions_are_part_of_the_model(recipe: str) -> None:
+    assert_delegated(build(Regions(), torch.randn(2, 3, 6, 6), recipe=recipe))
+
+
+def test_requantization_is_inside_a_partition() -> None:
+    layers = nn.Linear(4, 4), nn.Linear(4, 4)
+    program = build(
+        lambda a, b, x: torch.cat([a(x), torch.sigmoid(b(x))], -1), torch.randn(3, 4), layers=layers
+    )
+    assert_delegated(program)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_tensor_joined_to_a_part_of_itself(recipe: str) -> None:
+    assert_delegated(build(lambda x: torch.cat([x[:, :1], x, x[:, 1:]], 1), torch.randn(2, 4), recipe=recipe))
+
+
+class Constants(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.register_buffer("scales", torch.tensor([1.5, 2.0, 8.0]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = x.new_zeros((8, 16))
+        mask[0:4, 0:8] = 1
+        mask[4:, 8:] += 2
+        windows = mask.view(2, 4, 16).permute(1, 0, 2).reshape(8, 16)
+        windows = windows.masked_fill(windows != 0, -100.0)
+        rows, columns = torch.meshgrid(torch.arange(8) + 0.5, torch.arange(16) + 0.5, indexing="ij")
+        anchors = torch.stack([rows, columns], -1).view(-1, 2).mean(-1).view(8, 16)
+        strides = torch.full((8, 1), self.scales[0].item())
+        return (self.linear(x) * mask + anchors) * strides * self.scales[1] + windows
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_what_no_input_changes_is_folded(recipe: str) -> None:
+    program = build(Constants(), torch.randn(8, 16), recipe=recipe)
+    assert_delegated(program)
+    assert len(program.npu_nodes) == 6
+
+
+def _folded(function: Callable[..., Any], *inputs: torch.Tensor) -> torch.fx.GraphModule:
+    model = torch.export.export(Function(function), inputs).module(check_guards=False)
+    fold_constants(model)
+    model.graph.eliminate_dead_code()
+    model.recompile()
+    return model
+
+
+def test_folding_sees_a_constant_as_it_is_at_the_time() -> None:
+    def forward(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        mask = torch.zeros(4)
+        first = x * mask
+        mask[1:3] = 1
+        second = x * mask
+        mask[2:] = x[2:]  # no constant from here on
+        return first, second, x * mask
+
+    x = torch.randn(4)
+    model = _folded(forward, x)
+    for got, want in zip(model(x), forward(x), strict=True):
+        torch.testing.assert_close(got, want)
+    assert sum(n.op == "get_attr" and "folded" in str(n.target) for n in model.graph.nodes) == 2
+
+
+def test_folding_leaves_state_and_large_results() -> None:
+    class State(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count.add_(1)
+            return x + self.count * 2 + torch.ones(3000, 3000).mean()
+
+    model = torch.export.export(State(), (torch.zeros(4),)).module(check_guards=False)
+    fold_constants(model)
+    model.recompile()
+    assert [model(torch.zeros(4))[0].item() for _ in range(2)] == [3, 5]
+    assert "aten.ones.default" in map(op_name, model.graph.nodes)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Reasons
+
+
+def test_every_part_of_an_operator_has_its_own_name() -> None:
+    cell = nn.LSTMCell(4, 5)
+    program = compile_model(cell, (torch.randn(2, 4),))
+    assert {entry.op for entry in program.rejected} >= {
+        "aten.sigmoid.default",
+        "aten.tanh.default",
+        "aten.mul.Tensor",
+    }
+    assert all(entry.op == entry.kernel for entry in program.rejected)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_operators_outside_core_aten_stay_on_the_cpu(recipe: str) -> None:
+    def forward(linear: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = linear(x)
+        return (
+            torch.median(y),
+            torch.median(y, 1)[0],
+            torch.round(y, decimals=1),
+            F.adaptive_max_pool3d(y[None], 2),
+        )
+
+    program = build(forward, torch.randn(2, 4, 4), layers=(nn.Linear(4, 4),), recipe=recipe)
+    assert len(program.partitions) == 1
+    outside = {op: reason for op, code, reason in reasons(program) if code == "ON201"}
+    assert outside["aten.median.default"] == "aten.median.default is not in the operator table"
+    assert "Core ATen" in next(e for e in program.rejected if e.op == "aten.median.default").reject.hint
+
+
+# ----------------------------------------------------------------------------------------------------
+# The recipe for two processors runs its trial on the user's samples
+
+
+def test_the_trial_does_not_divide_by_zero() -> None:
+    x, i, j = torch.rand(3, 4) + 1, torch.randint(5, 9, (3, 4)), torch.randint(1, 4, (3, 4))
+    program = build(lambda x, i, j: (x / (x + 1), x + torch.floor_divide(i, j)), x, i, j, recipe="imxrt700")
+    assert program.verification is not None
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("mode", ["circular", "replicate", "reflect"])
+def test_padding_modes(mode: str, recipe: str) -> None:
+    layer = nn.Conv2d(3, 4, 3, padding=(1, 2), padding_mode=mode)
+    assert_delegated(build(layer, torch.randn(1, 3, 6, 6), recipe=recipe))
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the caller gave
+
+
+def _dynamic() -> torch.export.ExportedProgram:
+    torch.manual_seed(0)
+    size = torch.export.Dim("size", min=8, max=32)
+    module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    return torch.export.export(module, (torch.randn(16, 4),), dynamic_shapes=({0: size},))
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_a_dynamic_dimension_stays_dynamic(calibrated: bool) -> None:
+    exported, x = _dynamic(), torch.randn(16, 4)
+    shapes = [str(n.meta["val"].shape) for n in exported.graph.nodes if n.op != "output"]
+    weights, text = copy.deepcopy(exported.state_dict), str(exported.graph)
+    for _ in range(2):  # the second time is as the first
+        program = compile_model(exported, (x,), calibration=[(x,)] if calibrated else None)
+        loaded = load_program(program.pte)
+        for size in (8, 16, 20, 32):
+            given = torch.randn(size, 4)
+            (got,) = loaded.run([given])
+            assert got.shape == (size, 3)
+            error = np.abs(got - exported.module()(given).detach().numpy()).max()
+            assert error < (0.2 if calibrated else 1e-5)
+        assert {code for _, code, _ in reasons(program)} == ({"ON205"} if calibrated else {"ON202"})
+        with pytest.raises(OpenNeutronError, match=r"ON514.*float32\[32, 4\] or smaller"):
+            loaded.run([torch.randn(33, 4)])
+    assert [str(n.meta["val"].shape) for n in exported.graph.nodes if n.op != "output"] == shapes
+    assert str(exported.graph) == text
+    assert all(torch.equal(value, weights[name]) for name, value in exported.state_dict.items())
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_compiling_changes_nothing_the_caller_has(recipe: str) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)
+    )
+    module.eval()
+    x = odd_tensors()[2][:, :, :6, :6]
+    exported = torch.export.export(module, (x,))
+    before = copy.deepcopy(module.state_dict()), x.clone(), x.stride(), str(exported.graph)
+    for model in (module, exported):
+        compile_model(model, (x,), calibration=[(x,)], recipe=recipe)
+    compile_model(exported, (x,))
+    for state in (module.state_dict(), exported.state_dict):
+        assert all(torch.equal(state[name], value) for name, value in before[0].items())
+    assert (x.stride(), str(exported.graph)) == before[2:]
+    assert torch.equal(x, before[1])
+    assert not module.training
+
+
+def test_training_a_copy_leaves_the_exported_program() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    exported = torch.export.export(module, (torch.randn(2, 4),))
+    before = copy.deepcopy(exported.state_dict)
+    prepared = prepare_qat(exported, (torch.randn(2, 4),))
+    optimizer = torch.optim.SGD(prepared.parameters(), lr=1.0)
+    prepared(torch.randn(2, 4)).square().sum().backward()
+    optimizer.step()
+    assert all(torch.equal(exported.state_dict[name], value) for name, value in before.items())
