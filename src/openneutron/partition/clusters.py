@@ -40,7 +40,7 @@ def _lower_requantize(at: Lowering, call: Call) -> Tensor:
 
 
 # Not in the operator table: it is no operator of a model, but comes with quantization.
-REQUANTIZE = OpSpec((QUANTIZE_TENSOR,), None, _lower_requantize, beyond=True)
+REQUANTIZE = OpSpec((QUANTIZE_TENSOR,), None, _lower_requantize, open_only=True)
 
 
 @dataclass(frozen=True, eq=False)
