@@ -166,7 +166,7 @@ class _Finder:
 
     def _passed(self, node: Node) -> np.ndarray | None:
         name, value = op_name(node), tensor_of(node)
-        if value is None:
+        if not name or value is None:  # several results, or one picked of them
             return None
         args = bind_args(node)
         first = args.get("self", args.get("input"))
