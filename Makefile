@@ -66,16 +66,20 @@ lock: ## write the versions of the virtual environment to constraints.txt
 cross-tools:
 	@sudo=; if [ "$$(id -u)" != 0 ]; then sudo="sudo -n"; fi; fresh=; \
 	get() { tests="$$1"; shift; \
-	  if ! command -v apt-get >/dev/null; then why="this is not a Debian or Ubuntu system"; \
+	  echo "the $$tests tests need: $$* (make INSTALL=no test leaves your system as it is)"; \
+	  if [ "$(INSTALL)" = no ]; then why="INSTALL=no"; \
+	  elif ! command -v apt-get >/dev/null; then why="this is not a Debian or Ubuntu system"; \
 	  elif ! $$sudo true 2>/dev/null; then why="that needs root or passwordless sudo"; \
-	  elif echo "installing $$*" && { [ -n "$$fresh" ] || $$sudo apt-get update -qq; } && fresh=1 \
+	  elif echo "installing them with $$sudo apt-get" && { [ -n "$$fresh" ] || $$sudo apt-get update -qq; } && fresh=1 \
 	    && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$$@" >/dev/null; then return; \
 	  else why="apt-get failed"; fi; \
 	  echo "note: could not install $$* ($$why): the $$tests tests cannot run" >&2; }; \
 	if ! command -v arm-none-eabi-gcc >/dev/null || ! command -v qemu-system-arm >/dev/null \
 	  || [ "$$(arm-none-eabi-g++ -print-file-name=libstdc++.a 2>/dev/null)" = libstdc++.a ]; then \
 	  get firmware gcc-arm-none-eabi libnewlib-arm-none-eabi libstdc++-arm-none-eabi-newlib qemu-system-arm; fi; \
-	if ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null; then get browser chromium; fi
+	if ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null; then get browser chromium; fi; \
+	if [ "$$(uname -m)" = x86_64 ] && ! echo 'int main(void){return 0;}' | gcc -m32 -x c - -o /dev/null 2>/dev/null; then \
+	  get 32-bit gcc-multilib; fi
 
 # One recipe checks the interpreter and says what is wrong; a bare "python3.11: not found" helps nobody.
 $(PY):

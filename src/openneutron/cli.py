@@ -86,10 +86,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _full_disk(error: BaseException) -> Diagnostic | None:
     """Libraries write temporary files too; their error does not say where."""
-    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-        is_missing = isinstance(error, FileNotFoundError) and "temporary directory" in str(error)
-        if not is_missing:
-            return None
+    if not isinstance(error, OSError):
+        return None
+    is_missing = isinstance(error, FileNotFoundError) and "temporary directory" in str(error)
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS) and not is_missing:
+        return None
     place = os.environ.get("TMPDIR") or "the folder for temporary files"
     problem = f"temporary files cannot be written there: {error.strerror or error}"
     return Diagnostic("ON609", place, problem, "Free some space, or set TMPDIR to a folder that has it.")
