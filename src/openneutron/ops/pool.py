@@ -83,7 +83,8 @@ def _lower_max_pool(at: Lowering, call: Call) -> Tensor:
     mode, dilated = _mode(call), _dilation(call) != [1, 1]
     if mode is None or dilated:
         rows = _explicit(call)
-        lowest = b.const(np.array([-128], np.int8), x.quant)
+        least = np.array([-128], np.int8) if b.quantized else np.array([np.finfo(np.float32).min], np.float32)
+        lowest = b.const(least, x.quant)
         padded = tuple(int(d) for d in np.array(shape) + rows.sum(axis=1))
         if padded != shape:
             x = b.op(Builtin.PADV2, [x, b.const(rows), lowest], padded, x.quant)
