@@ -15,7 +15,8 @@ import torch
 from openneutron.cli import main
 from openneutron.commands.samples import load_samples
 from openneutron.diagnostics import OpenNeutronError
-from openneutron.models.folders import load_folder, read_image
+from openneutron.models.folders import load_folder
+from openneutron.models.pictures import DEFAULT
 
 EXAMPLE = (torch.zeros(1, 3, 8, 8),)
 
@@ -98,7 +99,7 @@ def test_a_picture_that_unpacks_without_bound(tmp_path):
     path = tmp_path / "bomb.png"
     Image.new("1", (20_000, 20_000)).save(path)  # 400 million pixels in some kilobytes
     with pytest.raises(OpenNeutronError, match=r"bomb\.png"):
-        read_image(path, (1, 3, 8, 8))
+        DEFAULT.read(path, (1, 3, 8, 8))
 
 
 def test_inputs_without_an_end(tmp_path, monkeypatch, capfd):

@@ -76,9 +76,13 @@ def execute(args: argparse.Namespace) -> None:
 
     from openneutron.accuracy.compare import compare_model
     from openneutron.commands.quantizing import calibration_samples
+    from openneutron.commands.samples import outside
 
     calibration = calibration_samples(args, source, steps)
     samples = _samples(args, source, calibration)
+    if strange := outside(samples, calibration):
+        steps.note(f"{len(strange)} of {len(samples)} samples leave the range calibration has seen, by more "
+                   f"than a tenth of it; the first is {strange[0]}")  # fmt: skip
     with steps.step("Comparing", bar=True) as advance:
         found = compare_model(
             source.module,
@@ -140,11 +144,13 @@ def _samples(args: argparse.Namespace, source: Source, calibration: list[Any]) -
     """Inputs that calibration has not seen, where there are any: they show what it missed."""
     from pathlib import Path
 
-    from openneutron.commands.quantizing import channels_last, dataset_of
+    from openneutron.commands.quantizing import channels_last, dataset_of, pictures_of
     from openneutron.commands.samples import load_samples
 
     if args.inputs:
-        found: list[Any] = load_samples(Path(args.inputs), source.example_inputs, args.samples)
+        found: list[Any] = load_samples(
+            Path(args.inputs), source.example_inputs, args.samples, pictures_of(args)
+        )
     elif not args.calibration and source.calibration is None and not args.use_random_dataset:
         data = dataset_of(source, None)
         if data is None:

@@ -21,6 +21,7 @@ from openneutron.backends import DEFAULT_CORE, NEUTRON, RECIPES, find_recipe
 from openneutron.commands.source import MODEL_HELP, Source, add_model_options, load_source
 from openneutron.diagnostics import fail
 from openneutron.files import check_writable
+from openneutron.models.pictures import FITS
 from openneutron.options import AIMS, CONVERTERS, CompileOptions, default_converter
 from openneutron.quantize.plan import HELP as ACCURACY
 from openneutron.target import DEFAULT_TARGET, TARGETS
@@ -91,6 +92,16 @@ def add_compile_options(parser: argparse.ArgumentParser, output: bool = True) ->
         metavar="N",
         help="use at most N of them (default 128)",
     )
+    add("--mean", nargs="+", type=float, metavar="M", help="of pictures: (pixel * scale - mean) / std")
+    add("--std", nargs="+", type=float, metavar="S", help="one, or one per channel")
+    add(
+        "--scale",
+        type=float,
+        metavar="F",
+        help="of pixels from 0 to 255 (default with --mean or --std: 1/255)",
+    )
+    add("--fit", choices=FITS, help="how a picture gets the input's size (default: stretch)")
+    add("--preprocess", metavar="FILE.py:FUNCTION", help="makes an input of a PIL picture, instead of these")
     add(
         "--use_random_dataset", "--use-random-dataset", action="store_true", help="calibrate on random inputs"
     )
@@ -246,7 +257,19 @@ def compile_options(args: argparse.Namespace) -> CompileOptions:
 
 
 # What has no effect on a model that is quantized already, and on one that is no PyTorch model at all.
-_QUANTIZING = ("use_qat", "per_channel", "accuracy", "keep_float", "calibration", "use_random_dataset")
+_QUANTIZING = (
+    "mean",
+    "std",
+    "scale",
+    "fit",
+    "preprocess",
+    "use_qat",
+    "per_channel",
+    "accuracy",
+    "keep_float",
+    "calibration",
+    "use_random_dataset",
+)
 _FROM_TORCH = ("remove_quant_io_ops", "use_channels_last_dim_order", "operators_not_to_delegate")
 
 

@@ -82,10 +82,10 @@ def evaluate_source(args: argparse.Namespace, source: Source, steps: Steps) -> t
 
 
 def _split(args: argparse.Namespace, source: Source) -> Split:
-    from openneutron.commands.quantizing import dataset_of
+    from openneutron.commands.quantizing import dataset_of, pictures_of
     from openneutron.models.data import Split
 
-    data = dataset_of(source, args.data)
+    data = dataset_of(source, args.data, pictures_of(args))
     if data is None:
         fail(
             "ON606",

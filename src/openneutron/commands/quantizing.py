@@ -11,11 +11,13 @@ import torch
 
 from openneutron.commands.compile import compile_options
 from openneutron.commands.progress import Steps
-from openneutron.commands.samples import Sample, as_samples, load_samples, random_samples
-from openneutron.commands.source import Source, check_static
+from openneutron.commands.samples import Sample, as_samples, load_samples, random_samples, remarks_on
+from openneutron.commands.source import Source, check_static, load_function
 from openneutron.diagnostics import fail
 from openneutron.models.data import Dataset, Split, load_digits
 from openneutron.models.folders import load_folder
+from openneutron.models.pictures import DEFAULT as DEFAULT_PICTURES
+from openneutron.models.pictures import STRETCH, Pictures
 from openneutron.quantize.plan import DEFAULT
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ def _train(args: argparse.Namespace, source: Source, samples: list[Sample], step
     from openneutron.pipeline import quantize_model
 
     assert source.module is not None
-    data = dataset_of(source, _given(args))
+    data = dataset_of(source, _given(args), pictures_of(args))
     if data is None:
         fail(
             "ON606",
@@ -108,10 +110,13 @@ def calibration_samples(args: argparse.Namespace, source: Source, steps: Steps) 
     if limit < 1:
         fail("ON104", "option --calibration-samples", f"must be positive (got {limit})")
     if args.calibration:
-        samples = load_samples(Path(args.calibration), example, limit)
+        samples = load_samples(Path(args.calibration), example, limit, pictures_of(args))
     elif source.calibration is not None and not args.use_random_dataset:
         samples = as_samples(source.calibration, limit)
-    elif not args.use_random_dataset and (data := dataset_of(source, _given(args))) is not None:
+    elif (
+        not args.use_random_dataset
+        and (data := dataset_of(source, _given(args), pictures_of(args))) is not None
+    ):
         inputs = data.train.inputs[:limit]
         samples = [(inputs[i : i + 1],) for i in range(len(inputs))]
     else:
@@ -120,16 +125,38 @@ def calibration_samples(args: argparse.Namespace, source: Source, steps: Steps) 
             steps.note(
                 "calibrated on random inputs: sizes and times are right, accuracy is not. Use --calibration."
             )
+    if args.calibration or source.calibration is not None:
+        for remark in remarks_on(samples):
+            steps.note(remark)
     return [channels_last(s) for s in samples] if args.use_channels_last_dim_order else samples
 
 
-def dataset_of(source: Source, given: str | None) -> Dataset | None:
+def pictures_of(args: argparse.Namespace) -> Pictures:
+    """How the options say that pictures become inputs; as they always did, if they say nothing."""
+    numbers = {name: getattr(args, name, None) for name in ("mean", "std", "scale")}
+    given = {name: value for name, value in numbers.items() if value is not None}
+    function = getattr(args, "preprocess", None)
+    if function and (given or args.fit):
+        name = next(iter(given), "fit")
+        fail(
+            "ON104", f"option --{name}", "has no effect: --preprocess makes the whole input", "Leave it out."
+        )
+    if 0.0 in (given.get("std") or ()):
+        fail("ON104", "option --std", "must not be zero")
+    found = Pictures(fit=getattr(args, "fit", None) or STRETCH)
+    if given:
+        found = replace(found, scale=given.get("scale", 1 / 255), mean=tuple(given.get("mean", (0.0,))),
+                        std=tuple(given.get("std", (1.0,))))  # fmt: skip
+    return replace(found, function=load_function(function)) if function else found
+
+
+def dataset_of(source: Source, given: str | None, pictures: Pictures = DEFAULT_PICTURES) -> Dataset | None:
     """The labelled data the user gives, or those of a zoo classifier of small pictures."""
     if given is not None:
         shape = tuple(source.example_inputs[0].shape) if source.example_inputs else ()
         if given == "digits":
             return load_digits(shape)
-        return load_folder(Path(given), shape)
+        return load_folder(Path(given), shape, pictures=pictures)
     entry = source.entry
     if entry is None or len(entry.input_shapes) != 1:
         return None

@@ -115,12 +115,12 @@ def _inputs(args: argparse.Namespace, specs: list[tuple[tuple[int, ...], str]]) 
     for name in args.input:
         file = Path(name)
         if file.suffix.lower() in IMAGES:
-            from openneutron.models.folders import read_image
+            from openneutron.models.pictures import DEFAULT
 
             shape, dtype = specs[min(len(arrays), len(specs) - 1)]
             if dtype != "float32":
                 fail("ON605", name, f"a picture cannot be an input of type {dtype}", "Give an .npy file.")
-            arrays.append(read_image(file, shape))
+            arrays.append(DEFAULT.read(file, shape))
         else:
             arrays += read_arrays(file)
     if len(arrays) != len(specs):

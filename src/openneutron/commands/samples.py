@@ -15,6 +15,8 @@ from openneutron.models.arrays import load_arrays
 if TYPE_CHECKING:
     import torch
 
+    from openneutron.models.pictures import Pictures
+
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".webp")  # the same as models.folders, without torch
 ARRAYS = (".npy", ".npz")
 TABLES = (*ARRAYS, *TENSORS)
@@ -36,7 +38,7 @@ def random_samples(example: Sample, count: int, seed: int = 0) -> list[Sample]:
     return [tuple(draw(value) for value in example) for _ in range(count)]
 
 
-def load_samples(path: Path, example: Sample, limit: int) -> list[Sample]:
+def load_samples(path: Path, example: Sample, limit: int, pictures: Pictures | None = None) -> list[Sample]:
     """Up to `limit` inputs from an .npz, .npy or .pt file, or from a folder of arrays or images."""
     if path.is_dir():
         files = sorted(f for f in path.rglob("*") if f.suffix.lower() in (*IMAGES, *TABLES))
@@ -44,7 +46,7 @@ def load_samples(path: Path, example: Sample, limit: int) -> list[Sample]:
         files = [path]
     else:
         fail("ON605", str(path), "there is no such file or folder", "Check the path.")
-    found = (sample for file in files for sample in _from_file(file, example))
+    found = (sample for file in files for sample in _from_file(file, example, pictures))
     samples = [sample for sample, _ in zip(found, range(limit), strict=False)]
     if not samples:
         fail(
@@ -53,19 +55,62 @@ def load_samples(path: Path, example: Sample, limit: int) -> list[Sample]:
     return samples
 
 
+FEW = 8  # samples: fewer say little about a model's ranges
+
+
+def remarks_on(samples: list[Sample]) -> list[str]:
+    """What is odd about calibration samples."""
+    import torch
+
+    found = []
+    if len(samples) < FEW:
+        found.append(f"calibrated on {len(samples)} sample(s): {4 * FEW} to 128 typical ones are better")
+    floats = [[v for v in s if isinstance(v, torch.Tensor) and v.is_floating_point()] for s in samples]
+    constant = [
+        i for i, values in enumerate(floats) if any(v.numel() > 1 and v.min() == v.max() for v in values)
+    ]
+    if constant:
+        found.append(f"{len(constant)} calibration sample(s) are constant, the first is {constant[0]}")
+    if len(samples) > 1 and all(
+        len(values) == len(floats[0]) and all(map(torch.equal, values, floats[0])) for values in floats[1:]
+    ):
+        found.append("all calibration samples are the same")
+    return found
+
+
+def outside(samples: list[Sample], calibration: list[Sample]) -> list[int]:
+    """The samples that leave the range calibration has seen by more than a tenth of it."""
+    import torch
+
+    ends: dict[int, tuple[float, float]] = {}
+    for sample in calibration:
+        for i, value in enumerate(sample):
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel():
+                low, high = ends.get(i, (float("inf"), float("-inf")))
+                ends[i] = min(low, float(value.min())), max(high, float(value.max()))
+    found = []
+    for index, sample in enumerate(samples):
+        for i, (low, high) in ends.items():
+            room = 0.1 * (high - low)
+            if float(sample[i].min()) < low - room or float(sample[i].max()) > high + room:
+                found.append(index)
+                break
+    return found
+
+
 def as_samples(values: Iterable[Any], limit: int) -> list[Sample]:
     """Calibration inputs as a user's function gives them: tensors or tuples of tensors."""
     pairs = zip(values, range(limit), strict=False)
     return [tuple(v) if isinstance(v, tuple | list) else (v,) for v, _ in pairs]
 
 
-def _from_file(file: Path, example: Sample) -> Iterator[Sample]:
+def _from_file(file: Path, example: Sample, pictures: Pictures | None = None) -> Iterator[Sample]:
     import torch
 
-    from openneutron.models.folders import read_image
+    from openneutron.models.pictures import DEFAULT
 
     if file.suffix.lower() in IMAGES:
-        yield (torch.from_numpy(read_image(file, tuple(example[0].shape))),)
+        yield (torch.from_numpy((pictures or DEFAULT).read(file, tuple(example[0].shape))),)
         return
     arrays = read_tensors(file) if file.suffix in TENSORS else read_arrays(file)
     if len(arrays) < len(example):

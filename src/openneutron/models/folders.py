@@ -25,6 +25,7 @@ from openneutron.diagnostics import fail
 from openneutron.files import read_file
 from openneutron.models.arrays import load_arrays
 from openneutron.models.data import Dataset, Split, fit_images
+from openneutron.models.pictures import DEFAULT, Pictures
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".webp")
 _MOST_IDX_BYTES = 1 << 28  # MNIST has 47 MB
@@ -32,7 +33,9 @@ _EVERY = 5  # of a folder of pictures, each fifth is for testing
 _HINT = "Known: cifar-10-batches-py, MNIST's idx files, pictures in a folder per class, an .npz file."
 
 
-def load_folder(path: Path, shape: tuple[int, ...], limit: int = 2000) -> Dataset:
+def load_folder(
+    path: Path, shape: tuple[int, ...], limit: int = 2000, pictures: Pictures = DEFAULT
+) -> Dataset:
     """The data set in a folder or .npz file; at most `limit` samples of each split are read."""
     if not path.exists():
         fail("ON605", str(path), "there is no such file or folder", "Check the path.")
@@ -44,7 +47,7 @@ def load_folder(path: Path, shape: tuple[int, ...], limit: int = 2000) -> Datase
         return _cifar10(path, shape, limit)
     if found := _idx_files(path):
         return _mnist(found, shape, limit)
-    return _pictures(path, shape, limit)
+    return _pictures(path, shape, limit, pictures)
 
 
 def fit_pictures(pictures: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
@@ -133,7 +136,7 @@ def _unzipped(raw: bytes) -> bytes:
     return data
 
 
-def _pictures(path: Path, shape: tuple[int, ...], limit: int) -> Dataset:
+def _pictures(path: Path, shape: tuple[int, ...], limit: int, how: Pictures) -> Dataset:
     classes = sorted(d for d in path.iterdir() if d.is_dir())
     files = [(f, i) for i, d in enumerate(classes) for f in sorted(d.iterdir()) if f.suffix.lower() in IMAGES]
     if not files:
@@ -142,31 +145,11 @@ def _pictures(path: Path, shape: tuple[int, ...], limit: int) -> Dataset:
 
     def split(chosen: list[tuple[Path, int]]) -> Split:
         chosen = chosen[:: max(1, -(-len(chosen) // limit))]  # every class has its share
-        pictures = torch.from_numpy(np.concatenate(list(_read_pictures((f for f, _ in chosen), shape))))
+        pictures = torch.from_numpy(np.concatenate(list(_read_pictures((f for f, _ in chosen), shape, how))))
         return Split(pictures, torch.tensor([label for _, label in chosen]))
 
     return Dataset(split(train or test), split(test))
 
 
-def _read_pictures(files: Iterable[Path], shape: tuple[int, ...]) -> Iterable[np.ndarray]:
-    return (read_image(file, shape) for file in files)
-
-
-def read_image(file: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """A picture as a (1, C, H, W) input, resized, values from -1 to 1."""
-    from PIL import Image, UnidentifiedImageError
-
-    if len(shape) != 4 or shape[1] not in (1, 3):
-        fail("ON605", str(file), f"a picture cannot be an input of shape {list(shape)}", "Use .npy files.")
-    _, channels, height, width = shape
-    data = io.BytesIO(read_file(file, "ON605"))
-    try:
-        with Image.open(data) as image:
-            resized = image.convert("L" if channels == 1 else "RGB").resize((width, height))
-            pixels = np.asarray(resized, np.float32)
-    except UnidentifiedImageError:  # its message names the buffer
-        fail("ON605", str(file), "is not a picture", "Check the file.")
-    except Exception as error:  # a truncated or hostile picture fails in as many ways as there are decoders
-        fail("ON605", str(file), f"is not a readable picture: {error}", "Check the file.")
-    pixels = pixels.reshape(height, width, channels) / 127.5 - 1
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
+def _read_pictures(files: Iterable[Path], shape: tuple[int, ...], how: Pictures) -> Iterable[np.ndarray]:
+    return (how.read(file, shape) for file in files)

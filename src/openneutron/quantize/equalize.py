@@ -21,6 +21,7 @@ _ROUNDS = 20
 _SETTLED = 1e-3
 _WIDEST = 1e4  # no channel is scaled by more
 _SMALL = 1e-8
+_MARGIN = 1.5
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,10 @@ def _limits(channels: Channels, reached: dict[Node, Tensor] | None) -> tuple[np.
             low[ids] = high[ids] = 1.0
             continue
         top = reached[node].double().numpy()
+        top = np.maximum(top, _SMALL) * _MARGIN  # other data reach further
         cut = top > bounds[1]
         # The values of a channel are divided by its factor: they must stay below the clamp.
-        np.maximum.at(low, ids, np.where(cut, 1.0, np.maximum(top, _SMALL) * 1.1 / bounds[1]))
+        np.maximum.at(low, ids, np.where(cut, 1.0, top / bounds[1]))
         np.minimum.at(high, ids, np.where(cut, 1.0, _WIDEST))
     return low, high
 

@@ -25,7 +25,16 @@ from openneutron.quantize.clip import clip_weights
 from openneutron.quantize.equalize import Equalized, equalize
 from openneutron.quantize.measure import Quality, Run, float_run, quality, quantized_run
 from openneutron.quantize.observer import CHOICES, MSE, RangeObserver
-from openneutron.quantize.plan import BIAS, CLIP, EQUALIZE, RANGES, ROUND, AccuracyPlan
+from openneutron.quantize.plan import (
+    BALANCED,
+    BIAS,
+    CLIP,
+    EQUALIZE,
+    RANGES,
+    ROUND,
+    AccuracyPlan,
+    find_plan,
+)
 from openneutron.quantize.prepared import Sample, in_float, layers_of, observers
 from openneutron.quantize.ranges import choose_each
 from openneutron.quantize.rounding import round_weights
@@ -89,13 +98,13 @@ def _finite(value: Any) -> Any:
 def calibrate(
     prepared: GraphModule,
     samples: Iterable[Sample],
-    plan: AccuracyPlan,
+    accuracy: str | AccuracyPlan = BALANCED,
     progress: Progress = lambda part: None,
     measure: bool = True,
 ) -> tuple[GraphModule, Refined]:
     """The model with observers filled and the plan's methods applied where they help; what they did."""
-    stream = iter(samples)
-    first = list(islice(stream, _TRIED))
+    plan, stream = find_plan(accuracy), iter(samples)
+    first = Kept.first_of(stream) if EQUALIZE in plan.methods else list(islice(stream, 1))
     if not first:
         fail("ON209", "calibration", "there are no calibration inputs", "Give at least one tuple of inputs.")
     results = []
@@ -115,12 +124,15 @@ def _equalized(
 ) -> tuple[GraphModule, MethodResult]:
     """The equalized model, if it is better on a few samples."""
     start = time.monotonic()
+    everything, samples = samples, _spread_over(samples, _TRIED)
     observe(prepared, samples)
     exact = float_run(prepared, samples)
     before = best = quality(exact, quantized_run(prepared, samples)).sqnr_db
     chosen, what = prepared, Equalized(0, 0, 1.0)
-    trials = channels_of(prepared).outputs and before < _GOOD_DB[thorough]
-    for known in (reached(prepared, samples), {}) if trials else ():
+    channels = channels_of(prepared)
+    trials = channels.outputs and before < _GOOD_DB[thorough]
+    # What a clamp cuts on one sample in a hundred must not be taken for what it never cuts.
+    for known in (reached(prepared, everything if channels.clamps else samples), {}) if trials else ():
         trial = copy.deepcopy(prepared)
         names = {node.name: node for node in trial.graph.nodes}
         done = equalize(trial, {names[n.name]: top for n, top in known.items()} if known else None)
@@ -175,12 +187,11 @@ class _Work:
         self.samples = list(samples)
         self.plan = plan
         few = min(_MEASURED, len(self.samples) // 4) if len(self.samples) >= 8 else len(self.samples)
-        # Spread over the data, which may be sorted by class.
-        chosen = [i * len(self.samples) // few for i in range(few)]
-        self.measured = [self.samples[i] for i in chosen]
-        fitted = [s for i, s in enumerate(self.samples) if i not in chosen] or self.samples
+        self.measured = _spread_over(self.samples, few)
+        chosen = {id(sample) for sample in self.measured}
+        fitted = [sample for sample in self.samples if id(sample) not in chosen] or self.samples
         room = max(1, _MEMORY // max(1, live_bytes(prepared)))
-        self.fitted = fitted[: min(len(fitted), room, len(fitted) if plan.thorough else _FITTED)]
+        self.fitted = _spread_over(fitted, min(room, len(fitted) if plan.thorough else _FITTED))
         self.exact: Run = float_run(prepared, self.measured)
         self.quality = self._measure(prepared)
         self.results: list[MethodResult] = []
@@ -271,6 +282,12 @@ _METHODS: dict[str, Callable[[_Work, Progress], tuple[GraphModule | None, str]]]
     BIAS: _Work.bias,
     ROUND: _Work.round,
 }
+
+
+def _spread_over(samples: Sequence[Sample], count: int) -> list[Sample]:
+    """So many of the samples, from all over the data, which may be sorted by class."""
+    count = min(count, len(samples))
+    return [samples[i * len(samples) // count] for i in range(count)]
 
 
 def _is_better(after: float, before: float) -> bool:

@@ -23,6 +23,16 @@ class Kept:
     seen: int = 0
     _random: random.Random = field(default_factory=lambda: random.Random(0))
 
+    @staticmethod
+    def first_of(stream: Iterator[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """As many samples from the beginning of a stream as are kept at once."""
+        found: list[tuple[Any, ...]] = []
+        for sample in stream:
+            found.append(sample)
+            if len(found) >= _most(sample):
+                break
+        return found
+
     def watch(self, stream: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """Hand on the samples of a stream."""
         for sample in stream:
@@ -33,12 +43,16 @@ class Kept:
         """One more sample."""
         check_sample(sample, self.seen)
         self.seen += 1
-        size = sum(v.numel() * v.element_size() for v in sample if isinstance(v, Tensor))
-        most = max(1, min(KEPT, KEPT_BYTES // max(1, size)))
+        most = _most(sample)
         if len(self.samples) < most:
             self.samples.append(sample)
         elif (place := self._random.randrange(self.seen)) < most:  # each is kept with the same chance
             self.samples[place] = sample
+
+
+def _most(sample: tuple[Any, ...]) -> int:
+    size = sum(v.numel() * v.element_size() for v in sample if isinstance(v, Tensor))
+    return max(1, min(KEPT, KEPT_BYTES // max(1, size)))
 
 
 def check_sample(sample: tuple[Any, ...], index: int) -> None:
