@@ -111,25 +111,27 @@ def operator_of(node: Node) -> Operator:
     return Operator(name, inputs, tuple(int(d) for d in found.shape), int(moved), window)
 
 
+def cpu_work(op: Operator) -> tuple[str, float]:
+    """The parameter of the cost model that an operator's work is counted by, and how much work it is."""
+    int8 = op.namespace == "cortex_m"
+    if op.kind in ("quantize", "dequantize"):
+        return f"cpu_{op.kind}_cycles", prod(op.output)
+    if op.macs:
+        return ("cpu_int8_mac_cycles" if int8 else "cpu_float_mac_cycles"), op.macs
+    if op.base in _MOVES:
+        return "cpu_move_cycles", prod(op.output)
+    if op.base in _FUNCTIONS:
+        return "cpu_function_cycles", prod(op.output)
+    elements = max([prod(op.output) * op.window, *(prod(s) for s in op.inputs)])
+    return ("cpu_int8_element_cycles" if int8 else "cpu_float_element_cycles"), elements
+
+
 def cpu_cycles(op: Operator, target: Target) -> int:
     """Estimated cycles, in the NPU's clock."""
-    model = target.cost
-    int8 = op.namespace == "cortex_m"
-    elements = max([prod(op.output) * op.window, *(prod(s) for s in op.inputs)])
     if op.is_view:
         return 0
-    if op.kind == "quantize":
-        work = model.cpu_quantize_cycles * prod(op.output)
-    elif op.kind == "dequantize":
-        work = model.cpu_dequantize_cycles * prod(op.output)
-    elif op.macs:
-        work = op.macs * (model.cpu_int8_mac_cycles if int8 else model.cpu_float_mac_cycles)
-    elif op.base in _MOVES:
-        work = model.cpu_move_cycles * prod(op.output)
-    elif op.base in _FUNCTIONS:
-        work = model.cpu_function_cycles * prod(op.output)
-    else:
-        work = elements * (model.cpu_int8_element_cycles if int8 else model.cpu_float_element_cycles)
+    model, (parameter, amount) = target.cost, cpu_work(op)
+    work: float = getattr(model, parameter) * amount
     return round((model.cpu_dispatch_cycles + work) * target.frequency_hz / model.cpu_frequency_hz)
 
 

@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 from openneutron.diagnostics import fail
-from openneutron.firmware.cores import Core
 
 PREFIX = "arm-none-eabi-"
 PACKAGES = "gcc-arm-none-eabi libnewlib-arm-none-eabi libstdc++-arm-none-eabi-newlib qemu-system-arm"
@@ -27,6 +27,18 @@ COMMON = ("-ffp-contract=off", "-ffunction-sections", "-fdata-sections")
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 C = ("-std=c11", "-Wconversion")
 CXX = ("-std=c++17", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-use-cxa-atexit")
+
+
+class Processor(Protocol):
+    """What code is compiled for: a `Core`, or the machine of a test."""
+
+    @property
+    def name(self) -> str:
+        """A folder of the cache is called so."""
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The compiler's."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +96,11 @@ def digest_of(files: Iterable[Path], root: Path | None = None) -> str:
     return found.hexdigest()
 
 
-def compile_units(units: Sequence[Unit], core: Core, workers: int | None = None) -> list[Path]:
+def compile_units(units: Sequence[Unit], core: Processor, prefix: str = PREFIX) -> list[Path]:
     """Their objects, in order; those that are not in the cache are compiled."""
-    compilers = {suffix: find_tool(f"{PREFIX}{tool}") for suffix, tool in
+    compilers = {suffix: find_tool(f"{prefix}{tool}") for suffix, tool in
                  ((".c", "gcc"), (".S", "gcc"), (".cpp", "g++"))}  # fmt: skip
-    with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         return list(pool.map(lambda unit: _compile(unit, core, compilers[unit.source.suffix]), units))
 
 
@@ -105,7 +117,7 @@ def run_tool(command: Sequence[object], folder: Path | None = None) -> None:
         fail("ON702", Path(str(command[0])).name, what)
 
 
-def _compile(unit: Unit, core: Core, compiler: str) -> Path:
+def _compile(unit: Unit, core: Processor, compiler: str) -> Path:
     flags = (*core.flags, *COMMON, *unit.flags)
     key = hashlib.sha256(repr((flags, _version(compiler), unit.headers)).encode())
     key.update(unit.source.read_bytes())
