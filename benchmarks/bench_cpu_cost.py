@@ -2,8 +2,8 @@
 
 Two programs with a method for each operator and size, one of float operators on ExecuTorch's portable
 kernels, one of int8 operators on its Cortex-M kernels (CMSIS-NN), run as firmware under QEMU, which counts.
-The model is that of `openneutron.estimate.cpu_cost`: an operator takes a fixed amount and one that grows with its
-work. The fit has the least relative squares. Cycles are instructions times one stated factor.
+The model is that of `openneutron.estimate.cpu_cost`: an operator takes a fixed amount and one that grows with
+its work. The fit has the least relative squares. Cycles are instructions times one stated factor.
 
 Needs the cross tools, EXECUTORCH_SOURCE and CMSIS_NN_SOURCE (docs/firmware.md).
 """

@@ -143,6 +143,6 @@ def test_the_rehearsal_knows_the_operators(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_firmware_has_none_of_it() -> None:
+def test_the_bare_firmware_has_none_of_it() -> None:
     build = (RUNTIME / "CMakeLists.txt").read_text() + (RUNTIME / "firmware" / "CMakeLists.txt").read_text()
     assert "cortex_m" not in build
