@@ -136,29 +136,20 @@ def _size(part: Any) -> dict[str, Any]:
 
 
 def _add_run(data: dict[str, Any], firmware: WholeFirmware, inputs: Runs) -> None:
-    from openneutron.firmware.counts import write_counts
+    from openneutron.firmware.counts import counted_steps, write_counts
     from openneutron.firmware.whole_run import compare_runs, host_runs, run_whole
 
     run: WholeRun = run_whole(firmware, inputs)
     found = compare_runs(firmware.program, run.outputs, host_runs(firmware.program, inputs))
-    write_counts(firmware, run)
+    steps = counted_steps(firmware.program, run)
+    write_counts(firmware, steps)
     data["run"] = {
         "runs": sum(len(runs) for runs in inputs.values()),
         "values": found.values,
         "equal": found.equal,
         "largest_difference": found.worst,
         "instructions": {name: run.instructions(name) for name in firmware.program.info.methods},
-        "steps": [
-            {
-                "method": step.method,
-                "instruction": step.number,
-                "operator": step.operator,
-                "instructions": step.instructions,
-                "kernels": dict(step.kernels),
-                "border": step.border,
-            }
-            for step in run.steps
-        ],
+        "steps": [step.as_data() for step in steps],
     }
 
 
@@ -195,9 +186,11 @@ def _print_run(console: Any, data: dict[str, Any], given: bool) -> None:
     run = data["run"]
     table = Table("method", "step", box=None, padding=(0, 2, 0, 0), title=f"On QEMU's {data['core']}",
                   title_justify="left")  # fmt: skip
-    table.add_column("instructions", justify="right")
+    for column in ("instructions", "estimated cycles on the chip"):
+        table.add_column(column, justify="right")
     for step in run["steps"]:
-        table.add_row(step["method"], step["operator"], f"{step['instructions']:,}")
+        numbers = (f"{step['instructions']:,}", f"{step['estimated_cycles']:,}")
+        table.add_row(step["method"], step["operator"], *numbers)
         for kernel, count in step["kernels"].items():
             table.add_row("", f"  {kernel}", f"{count:,}")
         if step["kernels"]:

@@ -1,4 +1,4 @@
-"""Counted instructions as a file beside a program, for the report."""
+"""Counted instructions beside the cost model's estimates, step by step."""
 
 from __future__ import annotations
 
@@ -6,55 +6,68 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from openneutron.diagnostics import fail
+from openneutron.compiler.microcode.cost import cost_of
+from openneutron.compiler.microcode.format import decode
+from openneutron.estimate.cpu_cost import Operator, cpu_cycles
 from openneutron.files import write_atomically
-from openneutron.firmware.whole import WholeFirmware
-from openneutron.firmware.whole_run import WholeRun
+from openneutron.firmware.whole import WholeFirmware, WholeProgram
+from openneutron.firmware.whole_run import StepCount, WholeRun
+from openneutron.run.program_steps import ProgramStep, program_steps
+from openneutron.target import DEFAULT_TARGET, find_target
 
 COUNTS = "counts.json"
 
 
-def write_counts(firmware: WholeFirmware, run: WholeRun) -> Path:
-    """Write what every step of every method took into the firmware's folder."""
-    steps = [
-        {
-            "method": s.method,
-            "instruction": s.number,
-            "operator": s.operator,
-            "instructions": s.instructions,
-            "kernels": dict(s.kernels),
+@dataclass(frozen=True)
+class CountedStep:
+    """One instruction of a method: what it took on the emulated core, and what the model says of the chip."""
+
+    count: StepCount
+    estimated_cycles: int  # of the NPU for a delegate, of the Cortex-M33 for an operator
+
+    def as_data(self) -> dict[str, Any]:
+        """For JSON."""
+        step = self.count
+        return {
+            "method": step.method,
+            "instruction": step.number,
+            "operator": step.operator,
+            "instructions": step.instructions,
+            "estimated_cycles": self.estimated_cycles,
+            "kernels": dict(step.kernels),
+            "border": step.border,
         }
-        for s in run.steps
-    ]
-    data = {"core": firmware.core.name, "program": _digest(firmware.program.data), "steps": steps}
+
+
+def counted_steps(program: WholeProgram, run: WholeRun) -> list[CountedStep]:
+    """The steps of a run with their estimates."""
+    payloads = {name: [d.payload() for d in m.delegates] for name, m in program.info.methods.items()}
+    arguments = {name: [p.input_args for p in found] for name, found in payloads.items()}
+    steps = program_steps(program.data, arguments, program.name)
+    target = find_target(DEFAULT_TARGET)
+
+    def estimate(method: str, step: ProgramStep) -> int:
+        if step.delegate is not None:
+            calls = decode(payloads[method][step.delegate].microcode).calls
+            return sum(cost_of(call, target).cycles for call in calls)
+        shapes = tuple(tensor.spec.shape for tensor in step.inputs)
+        return cpu_cycles(Operator(step.operator, shapes, step.outputs[0].spec.shape), target)
+
+    found = []
+    for count in run.steps:
+        known = steps[count.method].steps
+        same = count.number < len(known) and known[count.number].outputs
+        cycles = estimate(count.method, known[count.number]) if same else 0
+        found.append(CountedStep(count, cycles))
+    return found
+
+
+def write_counts(firmware: WholeFirmware, steps: list[CountedStep]) -> Path:
+    """Write what every step of every method took into the firmware's folder."""
+    digest = hashlib.sha256(firmware.program.data).hexdigest()
+    data = {"core": firmware.core.name, "program": digest, "steps": [step.as_data() for step in steps]}
     path = firmware.folder / COUNTS
     write_atomically(path, (json.dumps(data, indent=1) + "\n").encode())
     return path
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Instructions counted on the target, by method and number of the instruction."""
-
-    core: str
-    steps: dict[tuple[str, int], int]
-
-
-def read_counts(path: Path, program: bytes) -> Counts:
-    """The counts of a file; one of another program is refused."""
-    try:
-        data = json.loads(path.read_text())
-        steps = {(s["method"], int(s["instruction"])): int(s["instructions"]) for s in data["steps"]}
-        core, digest = str(data["core"]), data["program"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        fail("ON605", str(path), f"holds no counts ({type(error).__name__})",
-             "Make it: openneutron firmware FILE.pte --run")  # fmt: skip
-    if digest != _digest(program):
-        fail("ON605", str(path), "these are the counts of another program",
-             "Make them again: openneutron firmware FILE.pte --run")  # fmt: skip
-    return Counts(core, steps)
-
-
-def _digest(program: bytes) -> str:
-    return hashlib.sha256(program).hexdigest()
