@@ -3,7 +3,7 @@
 Two programs with a method for each operator and size, one of float operators on ExecuTorch's portable
 kernels, one of int8 operators on its Cortex-M kernels (CMSIS-NN), run as firmware under QEMU, which counts.
 The model is that of `openneutron.estimate.cpu_cost`: an operator takes a fixed amount and one that grows with
-its work. The fit has the least relative squares. Cycles are instructions times one stated factor.
+its work. Cycles are instructions times one stated factor.
 
 Needs the cross tools, EXECUTORCH_SOURCE and CMSIS_NN_SOURCE (docs/firmware.md).
 """
@@ -123,14 +123,20 @@ def count(recipe: str) -> list[Count]:
 
 
 def fit(counts: list[Count]) -> dict[str, float]:
-    """Instructions per unit of work for each parameter, and for every call."""
-    names = [DISPATCH, *sorted({c.parameter for c in counts})]
-    rows = np.zeros((len(counts), len(names)))
-    for row, c in zip(rows, counts, strict=True):
-        row[0], row[names.index(c.parameter)] = 1, c.amount
-        row /= c.instructions
-    solution, *_ = np.linalg.lstsq(rows, np.ones(len(counts)), rcond=None)
-    return dict(zip(names, np.maximum(solution, 0.0), strict=True))
+    """Instructions per call and per unit of work, by the least squares of the logarithms of the errors."""
+    groups = {
+        name: [c for c in counts if c.parameter == name] for name in sorted({c.parameter for c in counts})
+    }
+
+    def given(dispatch: float) -> tuple[float, dict[str, float]]:
+        found, error = {DISPATCH: dispatch}, 0.0
+        for name, mine in groups.items():
+            each = [np.log(max(c.instructions - dispatch, 1.0) / c.amount) for c in mine]
+            found[name] = float(np.exp(np.median(each)))
+            error += sum(np.log((dispatch + found[name] * c.amount) / c.instructions) ** 2 for c in mine)
+        return error, found
+
+    return min((given(float(d)) for d in range(100, 2000, 50)), key=lambda pair: pair[0])[1]
 
 
 def main() -> int:

@@ -1,9 +1,9 @@
 """Estimated cycles of operators that stay on the CPU, from their names and shapes.
 
-A rough model with assumed parameters (`openneutron.target.CostModel`, those that begin with `cpu_`): nobody
-has published times of single operators on the Cortex-M33 of an i.MX RT700. It tells portable float kernels
-from the int8 kernels of the Cortex-M dialect, multiplications from walks over elements, and these from
-functions of the C library. Good for "this operator costs more than the whole NPU part", not for a per cent.
+A rough model whose parameters (`openneutron.target.CostModel`, those that begin with `cpu_`) are instructions
+counted on an emulated Cortex-M33 (benchmarks/bench_cpu_cost.py) times an assumed number of cycles each. It
+tells portable float kernels from the int8 kernels of the Cortex-M dialect, multiplications from walks over
+elements, and these from functions of the C library. Within a class, operators differ by a factor of two or three.
 """
 
 from __future__ import annotations
@@ -37,6 +37,11 @@ _FUNCTIONS = frozenset({
     "exp", "expm1", "log", "log1p", "log2", "log10", "tanh", "sigmoid", "sin", "cos", "tan", "atan", "atan2",
     "asin", "acos", "sinh", "cosh", "sqrt", "rsqrt", "pow", "erf", "gelu", "elu", "_softmax", "_log_softmax",
     "softmax", "native_layer_norm", "native_group_norm",
+})  # fmt: skip
+# Portable kernels that take two tensors, or a tensor and a number, of any shapes and types.
+_BINARY = frozenset({
+    "add", "sub", "rsub", "mul", "div", "minimum", "maximum", "where", "fmod", "remainder", "floor_divide",
+    "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "clamp",
 })  # fmt: skip
 
 
@@ -115,13 +120,16 @@ def cpu_work(op: Operator) -> tuple[str, float]:
     """The parameter of the cost model that an operator's work is counted by, and how much work it is."""
     int8 = op.namespace == "cortex_m"
     if op.kind in ("quantize", "dequantize"):
-        return f"cpu_{op.kind}_cycles", prod(op.output)
+        portable = "portable_" if op.kind == "quantize" and not int8 else ""
+        return f"cpu_{portable}{op.kind}_cycles", prod(op.output)
     if op.macs:
         return ("cpu_int8_mac_cycles" if int8 else "cpu_float_mac_cycles"), op.macs
     if op.base in _MOVES:
         return "cpu_move_cycles", prod(op.output)
     if op.base in _FUNCTIONS:
         return "cpu_function_cycles", prod(op.output)
+    if op.base in _BINARY and not int8:
+        return "cpu_broadcast_cycles", prod(op.output)
     elements = max([prod(op.output) * op.window, *(prod(s) for s in op.inputs)])
     return ("cpu_int8_element_cycles" if int8 else "cpu_float_element_cycles"), elements
 
