@@ -17,6 +17,17 @@ from tests.cortex_m.program import Call, compile_calls, inputs_of, one_by_one
 
 pytestmark = pytest.mark.slow
 ROUNDS = 12
+# Those whose generated arguments CMSIS-NN is defined for; the others are compared in whole programs on the emulated
+# core, with the arguments that ExecuTorch's passes make (tests/firmware).
+OPERATORS = (
+    "transpose",
+    "quantized_depthwise_conv2d_nhwc",
+    "quantized_avg_pool2d",
+    "quantized_avg_pool2d_nhwc",
+    "quantized_max_pool2d",
+    "quantized_max_pool2d_nhwc",
+    "quantized_batch_matmul",
+)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +39,7 @@ def image():
     return build_chip(find_sources())
 
 
-@pytest.mark.parametrize("operator", CASES)
+@pytest.mark.parametrize("operator", OPERATORS)
 def test_the_host_does_what_the_chip_does(image, operator, tmp_path):
     maker = ChipMaker(7)
     maker.nhwc = operator.endswith("_nhwc")

@@ -3,7 +3,7 @@
 A rough model whose parameters (`openneutron.target.CostModel`, those that begin with `cpu_`) are instructions
 counted on an emulated Cortex-M33 (benchmarks/bench_cpu_cost.py) times an assumed number of cycles each. It
 tells portable float kernels from the int8 kernels of the Cortex-M dialect, multiplications from walks over
-elements, and these from functions of the C library. Within a class, operators differ by a factor of two or three.
+elements, and these from functions of the C library. Within a class, operators differ by two or three times.
 """
 
 from __future__ import annotations
