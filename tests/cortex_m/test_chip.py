@@ -17,8 +17,8 @@ from tests.cortex_m.program import Call, compile_calls, inputs_of, one_by_one
 
 pytestmark = pytest.mark.slow
 ROUNDS = 12
-# Those whose generated arguments CMSIS-NN is defined for; the others are compared in whole programs on the emulated
-# core, with the arguments that ExecuTorch's passes make (tests/firmware).
+# Those whose generated arguments CMSIS-NN is defined for; the others are compared in whole programs on the
+# emulated core, with the arguments that ExecuTorch's passes make (tests/firmware).
 OPERATORS = (
     "transpose",
     "quantized_depthwise_conv2d_nhwc",
