@@ -35,15 +35,19 @@ test: $(READY) cross-tools ## the whole test suite
 test-fast: $(READY) ## the test suite without the slow tests
 	$(PY) -m pytest -n 2 -m "not slow" $(PYTEST_ARGS) $(TESTS)
 
-lint: $(READY) ## ruff, mypy and the import contracts
+C_FILES = $(shell git ls-files '*.c' '*.h' '*.cpp' | grep -v runtime/generated)
+
+lint: $(READY) ## ruff, mypy, the import contracts, clang-format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
 
-format: $(READY) ## let ruff rewrite the Python files
+format: $(READY) ## let ruff and clang-format rewrite the files
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(C_FILES)
 
 check-generated: $(READY) ## generated files equal what the Python definitions yield
 	$(PY) -m openneutron.compiler.microcode --check

@@ -13,7 +13,7 @@
 typedef struct {
     int half, narrow; /* which of the two, if one */
     __m128i left;     /* half: the shift; else d + s */
-    __m512i high, low, add, zero, less;
+    __m512i high, low, add, zero, if_negative;
     int32_t constant; /* to be added to the result */
 } Operand;
 
@@ -33,7 +33,7 @@ static Operand make_operand(int32_t zero, uint32_t left_shift, int32_t multiplie
     o.low = _mm512_set1_epi32(low);
     o.add = _mm512_set1_epi32((1 << (d - 1)) + (1 << (bits - 1)) - zero * low);
     o.zero = _mm512_set1_epi32(zero);
-    o.less = _mm512_set1_epi32(1 << d);
+    o.if_negative = _mm512_set1_epi32(1 << d);
     o.constant = -zero * high;
     return o;
 }
@@ -42,7 +42,7 @@ INLINE __m512i operand(const int8_t *from, const Operand *o, int half) {
     const __m512i x = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)from));
     if (half) return _mm512_sll_epi32(x, o->left);
     __m512i low = _mm512_add_epi32(_mm512_mullo_epi32(x, o->low), o->add);
-    low = _mm512_mask_sub_epi32(low, _mm512_cmplt_epi32_mask(x, o->zero), low, o->less);
+    low = _mm512_mask_sub_epi32(low, _mm512_cmplt_epi32_mask(x, o->zero), low, o->if_negative);
     return _mm512_add_epi32(_mm512_mullo_epi32(x, o->high), _mm512_sra_epi32(low, o->left));
 }
 
@@ -78,12 +78,12 @@ void neutron_add_row_avx512(const void *parameters, const NeutronRow *row) {
     if (row->a_stride == 1 && row->b_stride == 1 && row->out_stride == 1 && row->count >= 64u) {
         const Operand a = make_operand(p->a_zero, p->left_shift, p->a_multiplier, p->a_shift);
         const Operand b = make_operand(p->b_zero, p->left_shift, p->b_multiplier, p->b_shift);
-        const int plain = p->output_multiplier >= 0 && p->output_shift >= -30 && p->output_shift <= -1;
+        const int right_only = p->output_multiplier >= 0 && p->output_shift >= -30 && p->output_shift <= -1;
         uint32_t done = 0;
-        if (plain && a.half && b.half) done = add(p, row, &a, &b, 1, 1);
-        else if (plain && a.half && b.narrow) done = add(p, row, &a, &b, 1, 0);
-        else if (plain && a.narrow && b.half) done = add(p, row, &a, &b, 0, 1);
-        else if (plain && a.narrow && b.narrow) done = add(p, row, &a, &b, 0, 0);
+        if (right_only && a.half && b.half) done = add(p, row, &a, &b, 1, 1);
+        else if (right_only && a.half && b.narrow) done = add(p, row, &a, &b, 1, 0);
+        else if (right_only && a.narrow && b.half) done = add(p, row, &a, &b, 0, 1);
+        else if (right_only && a.narrow && b.narrow) done = add(p, row, &a, &b, 0, 0);
         rest.a += done;
         rest.b += done;
         rest.out += done;

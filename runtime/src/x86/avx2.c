@@ -109,7 +109,7 @@ static void depthwise16(const NeutronDepthwise *d, const Taps *taps, uint32_t c)
     }
     NeutronScale8 scale_low = neutron_scale8(load_halves(d->multiplier + c), load_halves(d->shift + c));
     NeutronScale8 scale_high = neutron_scale8(load_halves(d->multiplier + c + 4), load_halves(d->shift + c + 4));
-    int plain = scale_low.plain && scale_high.plain;
+    int right_only = scale_low.right_only && scale_high.right_only;
     for (uint32_t i = 0; i < d->count; ++i) {
         __m256i low = bias_low, high = bias_high;
         size_t at = i * d->in_step + c;
@@ -120,7 +120,7 @@ static void depthwise16(const NeutronDepthwise *d, const Taps *taps, uint32_t c)
             high = _mm256_add_epi32(high, _mm256_madd_epi16(_mm256_unpackhi_epi16(first, second), w_high[t]));
         }
         __m128i bytes;
-        if (plain) {
+        if (right_only) {
             bytes = neutron_bytes16(neutron_apply_plain8(low, &scale_low), neutron_apply_plain8(high, &scale_high),
                                     d->output_zero, d->low, d->high);
         } else {

@@ -22,7 +22,7 @@ typedef struct {
     uint32_t channel, count;
     __m512i start[2];
     NeutronScale16 scale[2];
-    int plain;
+    int fast;
 } Strip;
 
 INLINE __m512i join(__m256i low, __m256i high) {
@@ -70,7 +70,7 @@ static void store(const NeutronGemm *g, const Strip *s, uint32_t row, __m512i fi
         return;
     }
     const __m512i zero = _mm512_set1_epi32(g->zero);
-    if (s->plain) {
+    if (s->fast) {
         first = neutron_plain16(first, &s->scale[0].short_way);
         second = neutron_plain16(second, &s->scale[1].short_way);
     } else {
@@ -135,13 +135,13 @@ typedef struct {
     int edge;           /* the last block may have fewer than eight channels, or be absent */
     int flip;           /* 128 is not yet added to a */
     int correct;        /* the sums start from the bias, and are corrected at the end */
-} How;
+} Variant;
 
 /* `rows` rows times one or two registers of channels. All bounds but those of k are constants at every call, so
  * that the sums are in registers. */
-INLINE void tile(const NeutronProduct *p, const Strip *s, uint32_t row, uint32_t rows, const How how) {
-    const uint32_t registers = how.registers;
-    const int edge = how.edge, flip = how.flip;
+INLINE void tile(const NeutronProduct *p, const Strip *s, uint32_t row, uint32_t rows, const Variant variant) {
+    const uint32_t registers = variant.registers;
+    const int edge = variant.edge, flip = variant.flip;
     const NeutronGemm *g = &p->g;
     const size_t pitch = g->a_pitch;
     uint32_t groups = p->part_bytes / NEUTRON_GROUP, tail = p->part_bytes % NEUTRON_GROUP;
@@ -159,7 +159,7 @@ INLINE void tile(const NeutronProduct *p, const Strip *s, uint32_t row, uint32_t
         for (uint32_t r = 0; r < (rows + 2u) / 3u; ++r) a[r] = p->parts[part] + (row + 3u * r) * pitch;
         for (uint32_t i = 0; i < groups; ++i) {
             __m512i w0 = load_weights(s, w, 0, edge), w1 = registers > 1 ? load_weights(s, w, 1, edge) : w0;
-            if (how.correct) {
+            if (variant.correct) {
                 add_products(&excess[0], offset, w0);
                 if (registers > 1) add_products(&excess[1], offset, w1);
             }
@@ -176,7 +176,7 @@ INLINE void tile(const NeutronProduct *p, const Strip *s, uint32_t row, uint32_t
         }
         if (tail) {
             __m512i w0 = load_weights(s, w, 0, edge), w1 = registers > 1 ? load_weights(s, w, 1, edge) : w0;
-            if (how.correct) {
+            if (variant.correct) {
                 add_products(&excess[0], offset, w0);
                 if (registers > 1) add_products(&excess[1], offset, w1);
             }
@@ -188,14 +188,14 @@ INLINE void tile(const NeutronProduct *p, const Strip *s, uint32_t row, uint32_t
             }
         }
     }
-    if (how.correct) {
+    if (variant.correct) {
 #pragma GCC unroll 16
         for (uint32_t r = 0; r < rows; ++r) {
             sums[r][0] = _mm512_sub_epi32(sums[r][0], excess[0]);
             sums[r][1] = _mm512_sub_epi32(sums[r][1], excess[1]);
         }
     }
-    if (!edge && rows >= 4u && s->plain && g->raw == NULL) {
+    if (!edge && rows >= 4u && s->fast && g->raw == NULL) {
         store_tile(g, s, row, rows, registers, sums);
         return;
     }
@@ -208,26 +208,26 @@ INLINE void tile(const NeutronProduct *p, const Strip *s, uint32_t row, uint32_t
     store_each(g, s, row, rows, kept);
 }
 
-INLINE void rows_of(const NeutronProduct *p, const Strip *s, uint32_t begin, uint32_t end, const How how) {
+INLINE void rows_of(const NeutronProduct *p, const Strip *s, uint32_t begin, uint32_t end, const Variant variant) {
     uint32_t i = begin;
-    if (!how.correct) {
-        if (how.registers == 1) {
-            for (; i + 2u * ROWS <= end; i += 2u * ROWS) tile(p, s, i, 2u * ROWS, how);
+    if (!variant.correct) {
+        if (variant.registers == 1) {
+            for (; i + 2u * ROWS <= end; i += 2u * ROWS) tile(p, s, i, 2u * ROWS, variant);
         }
-        for (; i + ROWS <= end; i += ROWS) tile(p, s, i, ROWS, how);
+        for (; i + ROWS <= end; i += ROWS) tile(p, s, i, ROWS, variant);
         if (i + 4u <= end) {
-            tile(p, s, i, 4, how);
+            tile(p, s, i, 4, variant);
             i += 4u;
         }
     }
-    for (; i < end; ++i) tile(p, s, i, 1, how);
+    for (; i < end; ++i) tile(p, s, i, 1, variant);
 }
 
 /* Each a function of its own: the compiler does better on several small ones. */
 #define ROWS_FUNCTION(name, ...)                                                                            \
     static __attribute__((noinline)) void name(const NeutronProduct *p, const Strip *s, uint32_t begin, uint32_t end) { \
-        const How how = {__VA_ARGS__};                                                                      \
-        rows_of(p, s, begin, end, how);                                                                     \
+        const Variant variant = {__VA_ARGS__};                                                                      \
+        rows_of(p, s, begin, end, variant);                                                                     \
     }
 ROWS_FUNCTION(rows_16, .registers = 1, .flip = 1)
 ROWS_FUNCTION(rows_32, .registers = 2, .flip = 1)
@@ -269,7 +269,7 @@ static Strip prepare(const NeutronProduct *p, uint32_t channel) {
         s->lanes[b] = (__mmask8)((1u << lanes) - 1u);
     }
     const int32_t *from = p->start ? p->start : g->bias;
-    s->plain = p->start && g->k <= PLAIN_K;
+    s->fast = p->start && g->k <= PLAIN_K;
     for (uint32_t h = 0; h < 2; ++h) {
         __mmask16 lanes = (__mmask16)(s->lanes[2 * h] | (uint32_t)s->lanes[2 * h + 1] << 8);
         uint32_t first = lanes ? channel + 16u * h : channel;
@@ -284,9 +284,9 @@ static Strip prepare(const NeutronProduct *p, uint32_t channel) {
         __mmask16 small = _mm512_cmplt_epi32_mask(_mm512_abs_epi32(s->start[h]), _mm512_set1_epi32(1 << 29));
         /* The absolute value of INT32_MIN is itself, and below everything. */
         small &= _mm512_cmpge_epi32_mask(_mm512_abs_epi32(s->start[h]), _mm512_setzero_si512());
-        s->plain = s->plain && s->scale[h].plain && small == 0xFFFF;
+        s->fast = s->fast && s->scale[h].right_only && small == 0xFFFF;
     }
-    for (uint32_t h = 0; h < 2 && s->plain && g->raw == NULL; ++h) {
+    for (uint32_t h = 0; h < 2 && s->fast && g->raw == NULL; ++h) {
         s->start[h] = _mm512_add_epi32(s->start[h], _mm512_set1_epi32(NEUTRON_PLAIN_OFFSET));
     }
     return strip;

@@ -21,8 +21,8 @@ typedef struct {
     __m256i even, odd;   /* multipliers of the even and of the odd lanes, in the low half of 64 bits */
     __m256i left, right; /* shifts */
     __m256i mask, half;  /* 2^right - 1, and half of it */
-    __m256i less;        /* right - 1 */
-    int plain;           /* every lane shifts right: neutron_apply_plain8 may be used */
+    __m256i right_minus_1;        /* right - 1 */
+    int right_only;           /* every lane shifts right: neutron_apply_plain8 may be used */
 } NeutronScale8;
 
 static inline NeutronScale8 neutron_scale8(__m256i multiplier, __m256i shift) {
@@ -34,8 +34,8 @@ static inline NeutronScale8 neutron_scale8(__m256i multiplier, __m256i shift) {
     s.right = _mm256_max_epi32(_mm256_sub_epi32(zero, shift), zero);
     s.mask = _mm256_sub_epi32(_mm256_sllv_epi32(one, s.right), one);
     s.half = _mm256_srli_epi32(s.mask, 1);
-    s.less = _mm256_sub_epi32(s.right, one);
-    s.plain = _mm256_movemask_epi8(_mm256_cmpgt_epi32(s.right, zero)) == -1;
+    s.right_minus_1 = _mm256_sub_epi32(s.right, one);
+    s.right_only = _mm256_movemask_epi8(_mm256_cmpgt_epi32(s.right, zero)) == -1;
     return s;
 }
 
@@ -59,7 +59,7 @@ static inline __m256i neutron_apply_scale8(__m256i x, const NeutronScale8 *s) {
  * zero by taking 1 from a negative number and rounding up. Results are below 2^30, so that int16 can saturate. */
 static inline __m256i neutron_apply_plain8(__m256i x, const NeutronScale8 *s) {
     __m256i high = neutron_high_mul8(x, s);
-    high = _mm256_srav_epi32(_mm256_add_epi32(high, _mm256_srai_epi32(high, 31)), s->less);
+    high = _mm256_srav_epi32(_mm256_add_epi32(high, _mm256_srai_epi32(high, 31)), s->right_minus_1);
     return _mm256_srai_epi32(_mm256_sub_epi32(high, _mm256_set1_epi32(-1)), 1);
 }
 
