@@ -40,7 +40,8 @@ struct Convolution {
     bias = biases ? biases->const_data_ptr<int32_t>() : nullptr;
     multipliers = requantize_multipliers.const_data_ptr<int32_t>();
     shifts = requantize_shifts.const_data_ptr<int32_t>();
-    for (int64_t c = 0; c < channels; ++c) CORTEX_M_REQUIRE(Requantize::valid(multipliers[c], shifts[c]));
+    for (int64_t c = 0; c < channels; ++c)
+      CORTEX_M_REQUIRE(Requantize::valid(multipliers[c], shifts[c]));
     return Error::Ok;
   }
 
@@ -86,7 +87,8 @@ uint32_t dot<int16_t, uint32_t>(const int16_t* patch, const int8_t* weights, int
   for (int64_t start = 0; start < length; start += kBlock) {
     const int64_t count = length - start < kBlock ? length - start : kBlock;
     int32_t sum = 0;
-    for (int64_t i = start; i < start + count; ++i) sum += patch[i] * static_cast<int16_t>(weights[i]);
+    for (int64_t i = start; i < start + count; ++i)
+      sum += patch[i] * static_cast<int16_t>(weights[i]);
     total += static_cast<uint32_t>(sum);
   }
   return total;
@@ -114,7 +116,8 @@ void convolve(const Convolution& p, const Tensor& input, const Tensor& weight, i
             for (int64_t kx = 0; kx < taps_w; ++kx, value += depth) {
               const int64_t ix = rule(x, kx, p.stride.w, p.padding.w, p.dilation.w);
               if (iy < 0 || iy >= in.h || ix < 0 || ix >= in.w) {
-                for (int64_t c = 0; c < depth; ++c) value[c] = 0;
+                for (int64_t c = 0; c < depth; ++c)
+                  value[c] = 0;
                 continue;
               }
               const int8_t* tap = from + in.at(b, iy, ix) + g * depth * in.c_step;
@@ -132,7 +135,9 @@ void convolve(const Convolution& p, const Tensor& input, const Tensor& weight, i
   }
 }
 
-bool offset_fits_int16(int32_t offset) { return offset >= -32768 + 128 && offset <= 32767 - 127; }
+bool offset_fits_int16(int32_t offset) {
+  return offset >= -32768 + 128 && offset <= 32767 - 127;
+}
 
 Error convolution(Layout layout, const Tensor& input, const Tensor& weight, const OptionalTensor& bias, IntList stride,
                   IntList padding, IntList dilation, int64_t input_offset, int64_t output_offset,
@@ -196,7 +201,8 @@ void add_products(const int8_t* values, int64_t count, int64_t step, int32_t off
   }
   for (int64_t c = 0, o = 0; c < count; ++c) {
     const int32_t value = neutron_add32(values[c * step], offset);
-    for (int64_t m = 0; m < multiplier; ++m, ++o) sums[o] += static_cast<uint32_t>(neutron_mul32(value, weights[o]));
+    for (int64_t m = 0; m < multiplier; ++m, ++o)
+      sums[o] += static_cast<uint32_t>(neutron_mul32(value, weights[o]));
   }
 }
 
@@ -213,9 +219,9 @@ Error depthwise_convolution(Layout layout, const Tensor& input, const Tensor& we
   const FeatureMap in(input, layout);
   CORTEX_M_REQUIRE(in.c > 0 && depth_multiplier >= 1 && channels % in.c == 0 && channels / in.c == depth_multiplier);
   const int64_t taps_h = weight.size(1), taps_w = weight.size(2);
-  CORTEX_M_TRY(shape_feature_map(
-      out, layout, in.n, Convolution::windows(in.h, taps_h, p.stride.h, p.padding.h, p.dilation.h),
-      Convolution::windows(in.w, taps_w, p.stride.w, p.padding.w, p.dilation.w), channels));
+  CORTEX_M_TRY(shape_feature_map(out, layout, in.n,
+                                 Convolution::windows(in.h, taps_h, p.stride.h, p.padding.h, p.dilation.h),
+                                 Convolution::windows(in.w, taps_w, p.stride.w, p.padding.w, p.dilation.w), channels));
   const FeatureMap to(out, layout);
   const int8_t* from = input.const_data_ptr<int8_t>();
   int8_t* result = out.mutable_data_ptr<int8_t>();
@@ -224,20 +230,24 @@ Error depthwise_convolution(Layout layout, const Tensor& input, const Tensor& we
   for (int64_t b = 0; b < to.n; ++b) {
     for (int64_t y = 0; y < to.h; ++y) {
       for (int64_t x = 0; x < to.w; ++x) {
-        for (int64_t c = 0; c < channels; ++c) sums[c] = static_cast<uint32_t>(p.bias ? p.bias[c] : 0);
+        for (int64_t c = 0; c < channels; ++c)
+          sums[c] = static_cast<uint32_t>(p.bias ? p.bias[c] : 0);
         for (int64_t ky = 0; ky < taps_h; ++ky) {
           const int64_t iy = y * p.stride.h - p.padding.h + ky * p.dilation.h;
-          if (iy < 0 || iy >= in.h) continue;
+          if (iy < 0 || iy >= in.h)
+            continue;
           for (int64_t kx = 0; kx < taps_w; ++kx) {
             const int64_t ix = x * p.stride.w - p.padding.w + kx * p.dilation.w;
-            if (ix < 0 || ix >= in.w) continue;
+            if (ix < 0 || ix >= in.w)
+              continue;
             const int8_t* tap = from + in.at(b, iy, ix);
             const int8_t* row = weights + (ky * taps_w + kx) * channels;
             add_products(tap, in.c, in.c_step, p.input_offset, row, depth_multiplier, sums.data());
           }
         }
         int8_t* pixel = result + to.at(b, y, x);
-        for (int64_t c = 0; c < channels; ++c) pixel[c * to.c_step] = p.result(c, static_cast<int32_t>(sums[c]));
+        for (int64_t c = 0; c < channels; ++c)
+          pixel[c * to.c_step] = p.result(c, static_cast<int32_t>(sums[c]));
       }
     }
   }

@@ -8,7 +8,7 @@ namespace {
 // [1, C, 1, 1] with [N, C, H, W], both channels-last: all that quantized_add and quantized_mul broadcast.
 bool is_channel_broadcast(const Tensor& a, const Tensor& b) {
   return is_channels_last(a) && is_channels_last(b) && a.size(1) == b.size(1) &&
-      (a.numel() == a.size(1) || b.numel() == b.size(1));
+         (a.numel() == a.size(1) || b.numel() == b.size(1));
 }
 
 Error check_int8_pair(const Tensor& self, const Tensor& other, const Tensor& out) {
@@ -27,7 +27,8 @@ void binary(const Tensor& self, const Tensor& other, const Tensor& out, Element 
   walk_of(out, self, other).rows([&](const int64_t* at, int64_t count, const int64_t* step) {
     const T *x = a + at[1], *y = b + at[2];
     T* z = to + at[0];
-    for (int64_t i = 0; i < count; ++i, x += step[1], y += step[2], z += step[0]) *z = element(*x, *y);
+    for (int64_t i = 0; i < count; ++i, x += step[1], y += step[2], z += step[0])
+      *z = element(*x, *y);
   });
 }
 
@@ -124,7 +125,8 @@ namespace {
 
 // The shape two tensors are broadcast to; of a single value the reference keeps the other one's shape.
 Error shape_broadcast(const Tensor& self, const Tensor& other, const Tensor& out) {
-  if (other.numel() == 1) return shape_output(out, self.sizes());
+  if (other.numel() == 1)
+    return shape_output(out, self.sizes());
   SizesType sizes[kMaxRank] = {};
   const ssize_t rank = self.dim() > other.dim() ? self.dim() : other.dim();
   for (ssize_t d = 0; d < rank; ++d) {
@@ -164,8 +166,12 @@ Error extremum(const Tensor& self, const Tensor& other, bool largest, const Tens
 
 } // namespace
 
-Error minimum_out(Tensor self, Tensor other, Tensor out) { return extremum(self, other, false, out); }
+Error minimum_out(Tensor self, Tensor other, Tensor out) {
+  return extremum(self, other, false, out);
+}
 
-Error maximum_out(Tensor self, Tensor other, Tensor out) { return extremum(self, other, true, out); }
+Error maximum_out(Tensor self, Tensor other, Tensor out) {
+  return extremum(self, other, true, out);
+}
 
 } // namespace openneutron::cortex_m

@@ -33,7 +33,7 @@ struct Requantize {
 
   static bool valid(int64_t multiplier, int64_t shift) {
     return multiplier >= std::numeric_limits<int32_t>::min() && multiplier <= std::numeric_limits<int32_t>::max() &&
-        shift >= -63 && shift <= 63;
+           shift >= -63 && shift <= 63;
   }
 };
 

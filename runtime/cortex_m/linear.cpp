@@ -20,7 +20,7 @@ Sum dot(const int8_t* a, Sum a_offset, const int8_t* b, Sum b_offset, int64_t le
       b_sum += b[start + i];
     }
     total += static_cast<Sum>(products) + b_offset * static_cast<Sum>(a_sum) + a_offset * static_cast<Sum>(b_sum) +
-        a_offset * b_offset * static_cast<Sum>(count);
+             a_offset * b_offset * static_cast<Sum>(count);
   }
   return total;
 }
@@ -42,7 +42,8 @@ Error quantized_linear_out(Tensor input, Tensor weights, OptionalTensor bias, Op
   CORTEX_M_REQUIRE(!requantize_multipliers.empty() && !requantize_shifts.empty());
   CORTEX_M_REQUIRE(Requantize::valid(requantize_multipliers[0], requantize_shifts[0]));
   SizesType sizes[kMaxRank] = {};
-  for (ssize_t d = 0; d < input.dim(); ++d) sizes[d] = static_cast<SizesType>(input.size(d));
+  for (ssize_t d = 0; d < input.dim(); ++d)
+    sizes[d] = static_cast<SizesType>(input.size(d));
   sizes[input.dim() - 1] = static_cast<SizesType>(weights.size(0));
   CORTEX_M_TRY(shape_output(out, {sizes, static_cast<size_t>(input.dim())}));
 
@@ -58,11 +59,13 @@ Error quantized_linear_out(Tensor input, Tensor weights, OptionalTensor bias, Op
   walk_of(out).rows([&](const int64_t* at, int64_t count, const int64_t* step) {
     const int8_t* in = x + row++ * length;
     int64_t input_sum = 0;
-    for (int64_t i = 0; i < length; ++i) input_sum += in[i];
+    for (int64_t i = 0; i < length; ++i)
+      input_sum += in[i];
     for (int64_t o = 0; o < count; ++o) {
       int64_t sum;
       if (sums) { // the offsets and the bias are in the kernel sum; 64 bits from here on
-        sum = static_cast<int32_t>(dot<uint32_t>(in, 0, w + o * length, 0, length)) + input_sum * filter_offset + sums[o];
+        sum =
+            static_cast<int32_t>(dot<uint32_t>(in, 0, w + o * length, 0, length)) + input_sum * filter_offset + sums[o];
       } else {
         uint32_t products = dot<uint32_t>(in, static_cast<uint32_t>(input_offset), w + o * length,
                                           static_cast<uint32_t>(filter_offset), length);
@@ -96,7 +99,8 @@ Error quantized_batch_matmul_out(Tensor lhs, int64_t lhs_zero_point, Tensor rhs_
     const int64_t batch = row / lhs.size(1);
     for (int64_t j = 0; j < count; ++j) {
       // The offsets are negated zero points. The reference sums in float: exact below 2^24, rounded here above it.
-      int64_t sum = dot<int64_t>(a + row * length, lhs_zero_point, b + (batch * columns + j) * length, rhs_zero_point, length);
+      int64_t sum =
+          dot<int64_t>(a + row * length, lhs_zero_point, b + (batch * columns + j) * length, rhs_zero_point, length);
       to[at[0] + j * step[0]] = finish(rescale(to_int32(static_cast<float>(sum))));
     }
     ++row;

@@ -10,7 +10,8 @@ void copy(const Walk<2>& walk, const Tensor& input, int64_t input_start, const T
   const T* in = static_cast<const T*>(input.const_data_ptr()) + input_start;
   T* to = static_cast<T*>(out.mutable_data_ptr()) + out_start;
   walk.rows([&](const int64_t* at, int64_t count, const int64_t* step) {
-    for (int64_t i = 0; i < count; ++i) to[at[0] + i * step[0]] = in[at[1] + i * step[1]];
+    for (int64_t i = 0; i < count; ++i)
+      to[at[0] + i * step[0]] = in[at[1] + i * step[1]];
   });
 }
 
@@ -28,7 +29,8 @@ template <class T>
 Error fill(const Tensor& out, int64_t value) {
   CORTEX_M_REQUIRE(static_cast<int64_t>(static_cast<T>(value)) == value);
   T* to = out.mutable_data_ptr<T>();
-  for (ssize_t i = 0; i < out.numel(); ++i) to[i] = static_cast<T>(value);
+  for (ssize_t i = 0; i < out.numel(); ++i)
+    to[i] = static_cast<T>(value);
   return Error::Ok;
 }
 
@@ -40,7 +42,8 @@ Error fill(const Tensor& out, int64_t value) {
     case ScalarType::Int: return fill<int32_t>(out, value);
     case ScalarType::Long: return fill<int64_t>(out, value);
     case ScalarType::Float:
-      for (ssize_t i = 0; i < out.numel(); ++i) out.mutable_data_ptr<float>()[i] = static_cast<float>(value);
+      for (ssize_t i = 0; i < out.numel(); ++i)
+        out.mutable_data_ptr<float>()[i] = static_cast<float>(value);
       return Error::Ok;
     default: CORTEX_M_REQUIRE(!"a type pad takes");
   }
@@ -65,7 +68,8 @@ Error transpose_out(Tensor input, IntList perm, Tensor out) {
     walk.strides[1][d] = input.strides()[from];
   }
   CORTEX_M_TRY(shape_output(out, {sizes, static_cast<size_t>(rank)}));
-  for (int64_t d = 0; d < rank; ++d) walk.strides[0][d] = out.strides()[d];
+  for (int64_t d = 0; d < rank; ++d)
+    walk.strides[0][d] = out.strides()[d];
   return copy_bytes(walk, input, 0, out, 0);
 }
 
@@ -101,7 +105,8 @@ Error pad_out(Tensor input, IntList pre_pad, IntList post_pad, int64_t pad_value
     input_start += (first - before[d]) * input.strides()[d];
   }
   for (int64_t d = 0; d < rank; ++d) {
-    if (walk.sizes[d] == 0) return Error::Ok;
+    if (walk.sizes[d] == 0)
+      return Error::Ok;
   }
   return copy_bytes(walk, input, input_start, out, out_start);
 }

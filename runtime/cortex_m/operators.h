@@ -48,40 +48,39 @@ Error transpose_out(Tensor input, IntList perm, Tensor out);
 Error pad_out(Tensor input, IntList pre_pad, IntList post_pad, int64_t pad_value, Tensor out);
 
 // convolution.cpp; of each pair the second one's tensors are NHWC by their shape, the first one's NCHW in any dim order
-#define CORTEX_M_CONVOLUTION(name)                                                                             \
-  Error name(Tensor input, Tensor weight, OptionalTensor bias, IntList stride, IntList padding,                \
-             IntList dilation, int64_t input_offset, int64_t output_offset, Tensor requantize_multipliers,     \
-             Tensor requantize_shifts, int64_t activation_min, int64_t activation_max, Tensor scratch, Tensor out)
+#define CORTEX_M_CONVOLUTION(name)                                                                                 \
+  Error name(Tensor input, Tensor weight, OptionalTensor bias, IntList stride, IntList padding, IntList dilation,  \
+             int64_t input_offset, int64_t output_offset, Tensor requantize_multipliers, Tensor requantize_shifts, \
+             int64_t activation_min, int64_t activation_max, Tensor scratch, Tensor out)
 CORTEX_M_CONVOLUTION(quantized_conv2d_out);
 CORTEX_M_CONVOLUTION(quantized_conv2d_nhwc_out);
 
-#define CORTEX_M_DEPTHWISE(name)                                                                                \
-  Error name(Tensor input, Tensor weight, OptionalTensor bias, IntList stride, IntList padding,                 \
-             IntList dilation, int64_t depth_multiplier, int64_t input_offset, int64_t output_offset,           \
-             Tensor requantize_multipliers, Tensor requantize_shifts, int64_t activation_min,                   \
-             int64_t activation_max, Tensor scratch, Tensor out)
+#define CORTEX_M_DEPTHWISE(name)                                                                                   \
+  Error name(Tensor input, Tensor weight, OptionalTensor bias, IntList stride, IntList padding, IntList dilation,  \
+             int64_t depth_multiplier, int64_t input_offset, int64_t output_offset, Tensor requantize_multipliers, \
+             Tensor requantize_shifts, int64_t activation_min, int64_t activation_max, Tensor scratch, Tensor out)
 CORTEX_M_DEPTHWISE(quantized_depthwise_conv2d_out);
 CORTEX_M_DEPTHWISE(quantized_depthwise_conv2d_nhwc_out);
 
-#define CORTEX_M_TRANSPOSE_CONVOLUTION(name)                                                                    \
-  Error name(Tensor input, Tensor weight, OptionalTensor bias, IntList stride, IntList padding,                 \
-             IntList output_padding, IntList dilation, int64_t input_offset, int64_t output_offset,             \
-             Tensor requantize_multipliers, Tensor requantize_shifts, int64_t activation_min,                   \
-             int64_t activation_max, Tensor scratch, Tensor output_scratch, Tensor out)
+#define CORTEX_M_TRANSPOSE_CONVOLUTION(name)                                                                          \
+  Error name(Tensor input, Tensor weight, OptionalTensor bias, IntList stride, IntList padding,                       \
+             IntList output_padding, IntList dilation, int64_t input_offset, int64_t output_offset,                   \
+             Tensor requantize_multipliers, Tensor requantize_shifts, int64_t activation_min, int64_t activation_max, \
+             Tensor scratch, Tensor output_scratch, Tensor out)
 CORTEX_M_TRANSPOSE_CONVOLUTION(quantized_transpose_conv2d_out);
 CORTEX_M_TRANSPOSE_CONVOLUTION(quantized_transpose_conv2d_nhwc_out);
 
 // pool.cpp, likewise
-#define CORTEX_M_AVERAGE_POOL(name)                                                                        \
-  Error name(Tensor input, IntList kernel_size, IntList stride, IntList padding, bool ceil_mode,           \
-             int64_t zero_point, int64_t multiplier, int64_t shift, Tensor scratch, Tensor out)
+#define CORTEX_M_AVERAGE_POOL(name)                                                                                  \
+  Error name(Tensor input, IntList kernel_size, IntList stride, IntList padding, bool ceil_mode, int64_t zero_point, \
+             int64_t multiplier, int64_t shift, Tensor scratch, Tensor out)
 CORTEX_M_AVERAGE_POOL(quantized_avg_pool2d_out);
 CORTEX_M_AVERAGE_POOL(quantized_avg_pool2d_nhwc_out);
 
-#define CORTEX_M_MAX_POOL(name)                                                                            \
-  Error name(Tensor input, IntList kernel_size, IntList stride, IntList padding, IntList dilation,         \
-             bool ceil_mode, int64_t input_zero_point, int64_t output_zero_point, int64_t activation_min,  \
-             int64_t activation_max, Tensor out)
+#define CORTEX_M_MAX_POOL(name)                                                                                    \
+  Error name(Tensor input, IntList kernel_size, IntList stride, IntList padding, IntList dilation, bool ceil_mode, \
+             int64_t input_zero_point, int64_t output_zero_point, int64_t activation_min, int64_t activation_max,  \
+             Tensor out)
 CORTEX_M_MAX_POOL(quantized_max_pool2d_out);
 CORTEX_M_MAX_POOL(quantized_max_pool2d_nhwc_out);
 

@@ -12,7 +12,8 @@ struct Pool {
   // As many windows as torch has; the last one starts in the input or the padding before it.
   static int64_t count(int64_t size, int64_t kernel, int64_t stride, int64_t padding, bool ceil_mode) {
     const int64_t room = size + 2 * padding - kernel;
-    if (room < 0 && !(ceil_mode && room > -stride)) return 0;
+    if (room < 0 && !(ceil_mode && room > -stride))
+      return 0;
     int64_t windows = (room + (ceil_mode ? stride - 1 : 0)) / stride + 1;
     return ceil_mode && (windows - 1) * stride >= size + padding ? windows - 1 : windows;
   }
@@ -64,7 +65,8 @@ Error average_pool(Layout layout, const Tensor& input, IntList kernel_size, IntL
   pool.run(input, layout, out, [&](const FeatureMap& in, const int8_t* taps, int64_t rows, int64_t columns) {
     int32_t sum = 0;
     for (int64_t y = 0; y < rows; ++y) {
-      for (int64_t x = 0; x < columns; ++x) sum += taps[y * in.h_step + x * in.w_step];
+      for (int64_t x = 0; x < columns; ++x)
+        sum += taps[y * in.h_step + x * in.w_step];
     }
     const int32_t count = static_cast<int32_t>(rows * columns), half = count / 2;
     return static_cast<int8_t>((sum > 0 ? sum + half : sum - half) / count);

@@ -42,7 +42,8 @@ constexpr Kernel kKernels[] = {CORTEX_M_OPERATORS(CORTEX_M_KERNEL)};
 
 bool is_registered(const char* name) {
   for (const Kernel& kernel : executorch::runtime::get_registered_kernels()) {
-    if (std::strcmp(kernel.name_, name) == 0) return true;
+    if (std::strcmp(kernel.name_, name) == 0)
+      return true;
   }
   return false;
 }
@@ -50,9 +51,11 @@ bool is_registered(const char* name) {
 // Registering a name twice aborts the process: where another library was first, its kernel stays.
 Error register_absent() {
   for (const Kernel& kernel : kKernels) {
-    if (is_registered(kernel.name_)) continue;
+    if (is_registered(kernel.name_))
+      continue;
     Error error = executorch::runtime::register_kernel(kernel);
-    if (error != Error::Ok) return error;
+    if (error != Error::Ok)
+      return error;
   }
   return Error::Ok;
 }

@@ -25,7 +25,7 @@ struct Machine {
     const char* told = std::getenv("ATEN_CPU_CAPABILITY");
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     const bool avx512 = avx2 && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq");
+                        __builtin_cpu_supports("avx512dq");
     if (told && (!std::strcmp(told, "avx512") || !std::strcmp(told, "avx2") || !std::strcmp(told, "default"))) {
       vectors = std::strcmp(told, "default") != 0;
       lanes = std::strcmp(told, "avx512") ? 8 : 16;
@@ -47,7 +47,8 @@ float power_of_two(int32_t exponent) {
 // e^x for x <= 0 as SLEEF's expf has it, which is torch's on vectors: range reduction by ln 2 in two parts, a
 // polynomial of degree 7, fused multiply-adds throughout.
 float vector_exp(float x) {
-  if (x < -104.0f) return 0.0f;
+  if (x < -104.0f)
+    return 0.0f;
   const float count = std::nearbyint(x * 1.44269504088896340736f);
   const float s = std::fma(count, -1.428606765330187045e-06f, std::fma(count, -0.693145751953125f, x));
   float u = 0.000198527617612853646278381f;
@@ -64,14 +65,18 @@ float vector_exp(float x) {
 float vector_sum(const Machine& machine, const float* x, int64_t count) {
   const int64_t lanes = machine.lanes;
   float sums[kMostLanes];
-  for (int64_t i = 0; i < count && i < lanes; ++i) sums[i] = x[i];
-  for (int64_t i = lanes; i < count; ++i) sums[i % lanes] += x[i];
+  for (int64_t i = 0; i < count && i < lanes; ++i)
+    sums[i] = x[i];
+  for (int64_t i = lanes; i < count; ++i)
+    sums[i % lanes] += x[i];
   if (count < lanes || !machine.vectors) {
-    for (int64_t i = 1; i < count && i < lanes; ++i) sums[0] += sums[i];
+    for (int64_t i = 1; i < count && i < lanes; ++i)
+      sums[0] += sums[i];
     return sums[0];
   }
   for (int64_t half = lanes / 2; half > 0; half /= 2) {
-    for (int64_t i = 0; i < half; ++i) sums[i] += sums[i + half];
+    for (int64_t i = 0; i < half; ++i)
+      sums[i] += sums[i + half];
   }
   return sums[0];
 }
@@ -79,18 +84,24 @@ float vector_sum(const Machine& machine, const float* x, int64_t count) {
 // Values in, shares out, along the last dimension.
 void softmax_last(const Machine& machine, float* x, int64_t count) {
   float largest = x[0];
-  for (int64_t i = 1; i < count; ++i) largest = x[i] > largest ? x[i] : largest;
-  for (int64_t i = 0; i < count; ++i) x[i] = machine.vectors ? vector_exp(x[i] - largest) : std::exp(x[i] - largest);
+  for (int64_t i = 1; i < count; ++i)
+    largest = x[i] > largest ? x[i] : largest;
+  for (int64_t i = 0; i < count; ++i)
+    x[i] = machine.vectors ? vector_exp(x[i] - largest) : std::exp(x[i] - largest);
   const float scale = 1.0f / vector_sum(machine, x, count);
-  for (int64_t i = 0; i < count; ++i) x[i] *= scale;
+  for (int64_t i = 0; i < count; ++i)
+    x[i] *= scale;
 }
 
 // Along another dimension; `vectors` if the element is one of a full vector of neighbours.
 void softmax_inner(bool vectors, float* x, int64_t count) {
   float largest = x[0], sum = 0.0f;
-  for (int64_t i = 1; i < count; ++i) largest = x[i] > largest ? x[i] : largest;
-  for (int64_t i = 0; i < count; ++i) sum += x[i] = vectors ? vector_exp(x[i] - largest) : std::exp(x[i] - largest);
-  for (int64_t i = 0; i < count; ++i) x[i] /= sum;
+  for (int64_t i = 1; i < count; ++i)
+    largest = x[i] > largest ? x[i] : largest;
+  for (int64_t i = 0; i < count; ++i)
+    sum += x[i] = vectors ? vector_exp(x[i] - largest) : std::exp(x[i] - largest);
+  for (int64_t i = 0; i < count; ++i)
+    x[i] /= sum;
 }
 
 } // namespace
@@ -103,24 +114,29 @@ Error softmax_out(Tensor input, int64_t dim, int64_t input_zero_point, int64_t o
   CORTEX_M_REQUIRE(dim >= -rank && dim < rank && is_int32(input_zero_point) && output_zero_point == -128);
   CORTEX_M_REQUIRE(is_int32(input_multiplier) && is_exponent(input_shift));
   // The multiplier brings the input to Q5.26: undo that for its scale.
-  const double scale = std::ldexp(static_cast<double>(input_multiplier), static_cast<int>(input_shift) - 31) / (1 << 26);
+  const double scale =
+      std::ldexp(static_cast<double>(input_multiplier), static_cast<int>(input_shift) - 31) / (1 << 26);
   CORTEX_M_REQUIRE(scale > 0);
   CORTEX_M_TRY(shape_output(out, input.sizes()));
-  if (input.numel() == 0) return Error::Ok;
+  if (input.numel() == 0)
+    return Error::Ok;
 
   float values[256];
   for (int32_t q = -128; q < 128; ++q) {
-    values[q + 128] = static_cast<float>(neutron_sub32(q, static_cast<int32_t>(input_zero_point))) *
-        static_cast<float>(scale);
+    values[q + 128] =
+        static_cast<float>(neutron_sub32(q, static_cast<int32_t>(input_zero_point))) * static_cast<float>(scale);
   }
-  if (dim < 0) dim += rank;
+  if (dim < 0)
+    dim += rank;
   Walk<2> rows = walk_of(out, input);
   const int64_t count = input.dim() > 0 ? input.size(dim) : 1;
   const int64_t out_step = input.dim() > 0 ? out.strides()[dim] : 0;
   const int64_t in_step = input.dim() > 0 ? input.strides()[dim] : 0;
   int64_t inner = 1; // elements side by side in the order of the dimensions
-  for (int64_t d = dim + 1; d < rank; ++d) inner *= input.size(d);
-  if (input.dim() > 0) rows.sizes[dim] = 1;
+  for (int64_t d = dim + 1; d < rank; ++d)
+    inner *= input.size(d);
+  if (input.dim() > 0)
+    rows.sizes[dim] = 1;
 
   const int8_t* in = input.const_data_ptr<int8_t>();
   int8_t* to = out.mutable_data_ptr<int8_t>();
@@ -130,7 +146,8 @@ Error softmax_out(Tensor input, int64_t dim, int64_t input_zero_point, int64_t o
     for (int64_t i = 0; i < length; ++i, ++index) {
       const int8_t* x = in + at[1] + i * step[1];
       int8_t* y = to + at[0] + i * step[0];
-      for (int64_t k = 0; k < count; ++k) row[k] = values[x[k * in_step] + 128];
+      for (int64_t k = 0; k < count; ++k)
+        row[k] = values[x[k * in_step] + 128];
       if (dim == rank - 1) {
         softmax_last(machine, row.data(), count);
       } else {

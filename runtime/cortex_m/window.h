@@ -21,7 +21,9 @@ struct FeatureMap {
     c_step = tensor.strides()[ch];
   }
 
-  int64_t at(int64_t b, int64_t y, int64_t x) const { return b * n_step + y * h_step + x * w_step; }
+  int64_t at(int64_t b, int64_t y, int64_t x) const {
+    return b * n_step + y * h_step + x * w_step;
+  }
 };
 
 inline Error shape_feature_map(const Tensor& out, Layout layout, int64_t n, int64_t h, int64_t w, int64_t c) {

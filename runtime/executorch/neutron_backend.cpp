@@ -59,22 +59,14 @@ unsigned long number(size_t value) {
 
 ScalarType scalar_type(uint32_t dtype) {
   switch (dtype) {
-    case NEUTRON_DTYPE_INT8:
-      return ScalarType::Char;
-    case NEUTRON_DTYPE_UINT8:
-      return ScalarType::Byte;
-    case NEUTRON_DTYPE_INT16:
-      return ScalarType::Short;
-    case NEUTRON_DTYPE_INT32:
-      return ScalarType::Int;
-    case NEUTRON_DTYPE_INT64:
-      return ScalarType::Long;
-    case NEUTRON_DTYPE_FLOAT32:
-      return ScalarType::Float;
-    case NEUTRON_DTYPE_BOOL:
-      return ScalarType::Bool;
-    default:
-      return ScalarType::Undefined;
+    case NEUTRON_DTYPE_INT8: return ScalarType::Char;
+    case NEUTRON_DTYPE_UINT8: return ScalarType::Byte;
+    case NEUTRON_DTYPE_INT16: return ScalarType::Short;
+    case NEUTRON_DTYPE_INT32: return ScalarType::Int;
+    case NEUTRON_DTYPE_INT64: return ScalarType::Long;
+    case NEUTRON_DTYPE_FLOAT32: return ScalarType::Float;
+    case NEUTRON_DTYPE_BOOL: return ScalarType::Bool;
+    default: return ScalarType::Undefined;
   }
 }
 
@@ -130,24 +122,16 @@ Error prepare(Handle* handle) {
     case NEUTRON_STATUS_KERNEL_UNKNOWN:
     case NEUTRON_STATUS_KERNEL_MISSING: {
       const auto* header = reinterpret_cast<const NeutronHeader*>(payload.microcode);
-      ET_LOG(
-          Error,
-          "%s: %s: made by converter %u.%u.%u with microcode format %u, this is runtime %d.%d.%d for format %u",
-          kName,
-          text,
-          static_cast<unsigned>(header->converter_version >> 16),
-          static_cast<unsigned>(header->converter_version >> 8 & 255),
-          static_cast<unsigned>(header->converter_version & 255),
-          static_cast<unsigned>(header->format_version),
-          NEUTRON_RUNTIME_VERSION_MAJOR,
-          NEUTRON_RUNTIME_VERSION_MINOR,
-          NEUTRON_RUNTIME_VERSION_PATCH,
-          static_cast<unsigned>(NEUTRON_FORMAT_VERSION));
+      ET_LOG(Error,
+             "%s: %s: made by converter %u.%u.%u with microcode format %u, this is runtime %d.%d.%d for format %u",
+             kName, text, static_cast<unsigned>(header->converter_version >> 16),
+             static_cast<unsigned>(header->converter_version >> 8 & 255),
+             static_cast<unsigned>(header->converter_version & 255), static_cast<unsigned>(header->format_version),
+             NEUTRON_RUNTIME_VERSION_MAJOR, NEUTRON_RUNTIME_VERSION_MINOR, NEUTRON_RUNTIME_VERSION_PATCH,
+             static_cast<unsigned>(NEUTRON_FORMAT_VERSION));
       return Error::DelegateInvalidCompatibility;
     }
-    default:
-      ET_LOG(Error, "%s: %s", kName, text);
-      return Error::InvalidProgram;
+    default: ET_LOG(Error, "%s: %s", kName, text); return Error::InvalidProgram;
   }
 }
 
@@ -165,16 +149,9 @@ const Tensor* find_tensor(const Handle* handle, Span<EValue*> args, size_t port)
   }
   const Tensor& tensor = value->toTensor();
   if (tensor.scalar_type() != scalar_type(expected.dtype) || tensor.nbytes() != expected.bytes) {
-    ET_LOG(
-        Error,
-        "%s: %s %lu has %lu bytes of type %s, the program was compiled for %u bytes of type %s",
-        kName,
-        what,
-        number(index),
-        number(tensor.nbytes()),
-        executorch::runtime::toString(tensor.scalar_type()),
-        static_cast<unsigned>(expected.bytes),
-        executorch::runtime::toString(scalar_type(expected.dtype)));
+    ET_LOG(Error, "%s: %s %lu has %lu bytes of type %s, the program was compiled for %u bytes of type %s", kName, what,
+           number(index), number(tensor.nbytes()), executorch::runtime::toString(tensor.scalar_type()),
+           static_cast<unsigned>(expected.bytes), executorch::runtime::toString(scalar_type(expected.dtype)));
     return nullptr;
   }
   return &tensor;
@@ -217,8 +194,8 @@ struct Trace {
 
   void log(uint32_t call, uint32_t kernel, et_timestamp_t begin, et_timestamp_t end) const {
     const char* name = neutron_kernel_name(kernel);
-    executorch::runtime::event_tracer_log_profiling_delegate(
-        tracer, nullptr, call, begin, end, name, std::strlen(name));
+    executorch::runtime::event_tracer_log_profiling_delegate(tracer, nullptr, call, begin, end, name,
+                                                             std::strlen(name));
   }
 
   void begin_cascade(uint32_t call) {
@@ -286,11 +263,9 @@ struct Callbacks {
 
   NeutronHooks for_runtime() {
     const bool transfers = hooks != nullptr;
-    return NeutronHooks{
-        this,
-        transfers && hooks->copy != nullptr ? &copy : nullptr,
-        transfers && hooks->wait != nullptr ? &wait : nullptr,
-        trace.tracer != nullptr ? &traced : nullptr};
+    return NeutronHooks{this, transfers && hooks->copy != nullptr ? &copy : nullptr,
+                        transfers && hooks->wait != nullptr ? &wait : nullptr,
+                        trace.tracer != nullptr ? &traced : nullptr};
   }
 };
 
@@ -302,8 +277,8 @@ class NeutronBackend final : public BackendInterface {
     return true;
   }
 
-  Result<DelegateHandle*> init(BackendInitContext& context, FreeableBuffer* processed, ArrayRef<CompileSpec>)
-      const override {
+  Result<DelegateHandle*> init(BackendInitContext& context, FreeableBuffer* processed,
+                               ArrayRef<CompileSpec>) const override {
     Payload payload;
     const char* problem = "";
     const PayloadStatus status = parse_payload(processed->data(), processed->size(), &payload, &problem);
@@ -352,15 +327,8 @@ class NeutronBackend final : public BackendInterface {
     const NeutronBackendHooks* const around = application_hooks;
     Callbacks callbacks{{context.event_tracer(), {}}, around};
     const NeutronHooks hooks = callbacks.for_runtime();
-    const NeutronRun run = {
-        handle->inputs,
-        payload.inputs,
-        handle->outputs,
-        payload.outputs,
-        scratch,
-        prefetch,
-        &hooks,
-        threads()};
+    const NeutronRun run = {handle->inputs, payload.inputs, handle->outputs, payload.outputs,
+                            scratch,        prefetch,       &hooks,          threads()};
     if (around != nullptr && around->enter != nullptr) {
       around->enter(around->context, &handle->model);
     }
@@ -422,8 +390,7 @@ class NeutronBackend final : public BackendInterface {
     for (size_t port = payload.inputs; port < static_cast<size_t>(payload.inputs) + payload.outputs; ++port) {
       const Tensor& tensor = args[payload.maps[port] + static_cast<size_t>(payload.input_args)]->toTensor();
       const void* written = handle->outputs[port - payload.inputs].data;
-      if (written != tensor.const_data_ptr() &&
-          !transpose_tensor(tensor, written, tensor.mutable_data_ptr(), false)) {
+      if (written != tensor.const_data_ptr() && !transpose_tensor(tensor, written, tensor.mutable_data_ptr(), false)) {
         return Error::NotSupported;
       }
     }

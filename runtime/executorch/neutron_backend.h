@@ -12,15 +12,15 @@ extern "C" {
  * the delegate would copy with the CPU. `enter` and `leave` are called around every run of a delegate, for its power,
  * its clock, or memory protection. */
 typedef struct NeutronBackendHooks {
-    void *context;
-    int32_t (*copy)(void *context, void *destination, const void *source, size_t bytes, uint32_t channel);
-    int32_t (*wait)(void *context, uint32_t channel);
-    void (*enter)(void *context, const NeutronModel *model);
-    void (*leave)(void *context, const NeutronModel *model);
+  void* context;
+  int32_t (*copy)(void* context, void* destination, const void* source, size_t bytes, uint32_t channel);
+  int32_t (*wait)(void* context, uint32_t channel);
+  void (*enter)(void* context, const NeutronModel* model);
+  void (*leave)(void* context, const NeutronModel* model);
 } NeutronBackendHooks;
 
 /* From now on the delegates call these, which must stay where they are; null: none. */
-void neutron_backend_set_hooks(const NeutronBackendHooks *hooks);
+void neutron_backend_set_hooks(const NeutronBackendHooks* hooks);
 
 /* How many threads the next runs use; 0 if all is well. Hosts only. */
 int neutron_backend_set_threads(uint32_t count);

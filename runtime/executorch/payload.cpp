@@ -38,14 +38,15 @@ PayloadStatus parse_payload(const void* data, size_t bytes, Payload* payload, co
     return PayloadStatus::kDamaged;
   }
   const uint8_t* formats = raw + NEUTRON_PAYLOAD_PORTS;
-  *payload = Payload{inputs,       outputs, raw[NEUTRON_PAYLOAD_INPUT_ARGS], formats, formats + ports, raw + microcode_at,
-                     nullptr, 0, 0};
+  *payload = Payload{
+      inputs, outputs, raw[NEUTRON_PAYLOAD_INPUT_ARGS], formats, formats + ports, raw + microcode_at, nullptr, 0, 0};
 
   // The magic comes before everything else: the words of NXP's profiling microcode lie elsewhere.
   const uint32_t magic = word(payload->microcode, offsetof(NeutronHeader, magic));
   if (magic == NEUTRON_PAYLOAD_STOCK_MAGIC) {
-    *problem = "the payload was made by NXP's converter (eiq_neutron_sdk) and runs on NXP's runtime only; compile "
-               "the model with the open converter to run it here";
+    *problem =
+        "the payload was made by NXP's converter (eiq_neutron_sdk) and runs on NXP's runtime only; compile "
+        "the model with the open converter to run it here";
     return PayloadStatus::kStockRuntime;
   }
   if (magic != NEUTRON_MAGIC) {

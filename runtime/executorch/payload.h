@@ -15,7 +15,7 @@ namespace openneutron {
 struct Payload {
   uint8_t inputs, outputs, input_args;
   const uint8_t* formats; // inputs, then outputs
-  const uint8_t* maps; // likewise
+  const uint8_t* maps;    // likewise
   const uint8_t* microcode;
   const uint8_t* weights;
   uint32_t microcode_bytes, weights_bytes;
@@ -26,7 +26,7 @@ enum class PayloadStatus {
   kOk,
   kDamaged,
   kStockRuntime, // of NXP's converter
-  kNewer, // of a payload version this runtime does not know
+  kNewer,        // of a payload version this runtime does not know
 };
 
 // Take a payload apart. Never reads past `bytes`, whatever they are; `problem` is a sentence for the user.

@@ -63,8 +63,8 @@ bool run(Module& module, const std::string& name, uint32_t seed) {
     std::vector<DimOrderType> order(info->dim_order().begin(), info->dim_order().end());
     std::vector<uint8_t> data(info->nbytes());
     fill(data, info->scalar_type(), seed);
-    tensors.push_back(executorch::extension::make_tensor_ptr(
-        std::move(sizes), std::move(data), std::move(order), {}, info->scalar_type()));
+    tensors.push_back(executorch::extension::make_tensor_ptr(std::move(sizes), std::move(data), std::move(order), {},
+                                                             info->scalar_type()));
     inputs.emplace_back(*tensors.back());
   }
   return module.execute(name, inputs).ok();

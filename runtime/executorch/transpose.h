@@ -24,20 +24,11 @@ void transpose(const void* from, void* to, size_t batch, size_t rows, size_t col
 // The same for an element size known at run time; false if there is no such element type.
 inline bool transpose(const void* from, void* to, size_t batch, size_t rows, size_t columns, size_t element) {
   switch (element) {
-    case 1:
-      transpose<uint8_t>(from, to, batch, rows, columns);
-      return true;
-    case 2:
-      transpose<uint16_t>(from, to, batch, rows, columns);
-      return true;
-    case 4:
-      transpose<uint32_t>(from, to, batch, rows, columns);
-      return true;
-    case 8:
-      transpose<uint64_t>(from, to, batch, rows, columns);
-      return true;
-    default:
-      return false;
+    case 1: transpose<uint8_t>(from, to, batch, rows, columns); return true;
+    case 2: transpose<uint16_t>(from, to, batch, rows, columns); return true;
+    case 4: transpose<uint32_t>(from, to, batch, rows, columns); return true;
+    case 8: transpose<uint64_t>(from, to, batch, rows, columns); return true;
+    default: return false;
   }
 }
 

@@ -118,8 +118,9 @@ __attribute__((used)) static void report_fault(const uint32_t *frame) {
 
 /* The stack may have no room left: report from its top, where nothing is needed any more but the frame. */
 __attribute__((naked)) static void on_fault(void) {
-    __asm__ volatile("mrs r0, msp\n ldr r1, =__stack_end\n sub r2, r1, r0\n cmp r2, #1024\n it hi\n"
-                     "movhi sp, r1\n b report_fault\n");
+    __asm__ volatile(
+        "mrs r0, msp\n ldr r1, =__stack_end\n sub r2, r1, r0\n cmp r2, #1024\n it hi\n"
+        "movhi sp, r1\n b report_fault\n");
 }
 
 /* The first is the stack pointer, the others are handlers: an array of functions would be the wrong type for one. */
@@ -129,8 +130,8 @@ typedef union {
 } Vector;
 
 __attribute__((section(".vectors"), used)) static const Vector vectors[16] = {
-    {.stack = __stack_end},  {.handler = firmware_reset}, {.handler = on_fault}, {.handler = on_fault},
-    {.handler = on_fault},   {.handler = on_fault},       {.handler = on_fault}, {.handler = on_fault},
+    {.stack = __stack_end},       {.handler = firmware_reset},  {.handler = on_fault}, {.handler = on_fault},
+    {.handler = on_fault},        {.handler = on_fault},        {.handler = on_fault}, {.handler = on_fault},
     [11] = {.handler = on_fault}, [14] = {.handler = on_fault},
 };
 

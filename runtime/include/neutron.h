@@ -26,32 +26,32 @@ extern "C" {
 #define NEUTRON_RUNTIME_VERSION_PATCH 0
 
 /* X(NAME, message): every status and the sentence that explains it. */
-#define NEUTRON_FOR_EACH_STATUS(X)                                                                            \
-    X(OK, "no error")                                                                                         \
-    X(NULL_ARGUMENT, "a required pointer is null")                                                            \
-    X(TRUNCATED, "the microcode is shorter than its header says")                                             \
-    X(MAGIC, "these bytes are not an OpenNeutron microcode")                                                  \
-    X(FORMAT_VERSION, "the microcode has another format version than this runtime")                           \
-    X(TARGET, "the microcode was compiled for another target")                                                \
-    X(HEADER, "the microcode's header contradicts itself")                                                    \
-    X(CHECKSUM, "the microcode is damaged: its checksum does not match")                                      \
-    X(WEIGHTS_SIZE, "the weights are shorter than the microcode says")                                        \
-    X(WEIGHTS_CHECKSUM, "the weights are damaged: their checksum does not match")                             \
-    X(CALL, "a kernel call in the microcode is malformed")                                                    \
-    X(KERNEL_UNKNOWN, "the microcode needs a kernel this runtime does not know")                              \
-    X(KERNEL_MISSING, "the microcode needs a kernel that is not linked into this firmware")                   \
-    X(PARAMETERS, "a kernel call has parameters outside the kernel's range")                                  \
-    X(BOUNDS, "a kernel call would read or write outside its memory region")                                  \
-    X(READ_ONLY, "a kernel call would write to an input or to the weights")                                   \
-    X(ALIGNMENT, "a buffer or an address is not aligned as the runtime needs")                                \
-    X(NOT_PREPARED, "the model was not prepared, or preparing it failed")                                     \
-    X(INPUT_COUNT, "the number of inputs is not the model's")                                                 \
-    X(INPUT_SIZE, "an input buffer is smaller than the model's input")                                        \
-    X(OUTPUT_COUNT, "the number of outputs is not the model's")                                               \
-    X(OUTPUT_SIZE, "an output buffer is smaller than the model's output")                                     \
-    X(SCRATCH_SIZE, "the scratch buffer is smaller than the model needs")                                     \
-    X(PREFETCH_SIZE, "the prefetch buffer is smaller than the model needs")                                   \
-    X(DATA, "a table in the weights holds a value outside its range")                                         \
+#define NEUTRON_FOR_EACH_STATUS(X)                                                          \
+    X(OK, "no error")                                                                       \
+    X(NULL_ARGUMENT, "a required pointer is null")                                          \
+    X(TRUNCATED, "the microcode is shorter than its header says")                           \
+    X(MAGIC, "these bytes are not an OpenNeutron microcode")                                \
+    X(FORMAT_VERSION, "the microcode has another format version than this runtime")         \
+    X(TARGET, "the microcode was compiled for another target")                              \
+    X(HEADER, "the microcode's header contradicts itself")                                  \
+    X(CHECKSUM, "the microcode is damaged: its checksum does not match")                    \
+    X(WEIGHTS_SIZE, "the weights are shorter than the microcode says")                      \
+    X(WEIGHTS_CHECKSUM, "the weights are damaged: their checksum does not match")           \
+    X(CALL, "a kernel call in the microcode is malformed")                                  \
+    X(KERNEL_UNKNOWN, "the microcode needs a kernel this runtime does not know")            \
+    X(KERNEL_MISSING, "the microcode needs a kernel that is not linked into this firmware") \
+    X(PARAMETERS, "a kernel call has parameters outside the kernel's range")                \
+    X(BOUNDS, "a kernel call would read or write outside its memory region")                \
+    X(READ_ONLY, "a kernel call would write to an input or to the weights")                 \
+    X(ALIGNMENT, "a buffer or an address is not aligned as the runtime needs")              \
+    X(NOT_PREPARED, "the model was not prepared, or preparing it failed")                   \
+    X(INPUT_COUNT, "the number of inputs is not the model's")                               \
+    X(INPUT_SIZE, "an input buffer is smaller than the model's input")                      \
+    X(OUTPUT_COUNT, "the number of outputs is not the model's")                             \
+    X(OUTPUT_SIZE, "an output buffer is smaller than the model's output")                   \
+    X(SCRATCH_SIZE, "the scratch buffer is smaller than the model needs")                   \
+    X(PREFETCH_SIZE, "the prefetch buffer is smaller than the model needs")                 \
+    X(DATA, "a table in the weights holds a value outside its range")                       \
     X(COPY_FAILED, "the copy or wait callback reported an error")
 
 typedef enum NeutronStatus {
@@ -144,7 +144,7 @@ const char *neutron_describe(const NeutronModel *model, NeutronStatus status, ch
  * is weak and holds all; a strong definition in the application replaces it, and the linker drops the rest. */
 struct NeutronMachine;
 extern int32_t (*const neutronKernels[NEUTRON_KERNEL_KINDS])(const struct NeutronMachine *machine,
-                                                            const void *parameters);
+                                                             const void *parameters);
 
 /* The kernels themselves, for such a table. */
 #define NEUTRON_DECLARE_KERNEL(kind, function, parameters_type, form) \

@@ -21,7 +21,8 @@ static bool is_stage(uint32_t kind) {
 static uint32_t word_at(const uint8_t *record) { return *(const uint32_t *)(const void *)record; }
 
 /* Where each stage's record is; in the check phase also that it is there, and of a kernel that can be a stage. */
-static int32_t find_stages(const NeutronMachine *machine, const NeutronCascadeParams *p, const uint8_t *stages[NEUTRON_MAX_STAGES]) {
+static int32_t find_stages(const NeutronMachine *machine, const NeutronCascadeParams *p,
+                           const uint8_t *stages[NEUTRON_MAX_STAGES]) {
     const NeutronHeader *h = machine->header;
     const uint8_t *record = (const uint8_t *)(p + 1) + (size_t)p->count * sizeof(NeutronStep);
     const uint8_t *end = (const uint8_t *)h + h->microcode_bytes;
@@ -107,7 +108,8 @@ int32_t neutron_cascade(const NeutronMachine *machine, const void *parameters) {
         const NeutronStep *step = &steps[i];
         NEUTRON_REQUIRE(step->stage < p->stages && step->y0 < step->y1);
         const uint8_t *record = stages[step->stage];
-        uint32_t kind = word_at(record) & 0xFFFFu, size = word_at(record) >> 16, call = machine->call + 1u + step->stage;
+        uint32_t kind = word_at(record) & 0xFFFFu, size = word_at(record) >> 16,
+                 call = machine->call + 1u + step->stage;
         if (hooks && hooks->trace) hooks->trace(hooks->context, call, kind, 1);
         for (uint32_t y = step->y0; y < step->y1;) {
             NeutronCallCopy stage;

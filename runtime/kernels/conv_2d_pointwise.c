@@ -38,8 +38,8 @@ static int32_t run(const NeutronMachine *machine, const NeutronConv2DPointwisePa
                      .high = p->clamp_max};
     /* Rows that follow one another without a gap, in both maps, are one long row. */
     bool joined = w->stride_h == 1 && w->stride_w == 1 && p->input.row == w->in_w * p->input.pixel &&
-                  p->output.row == w->out_w * p->output.pixel && w->in_w == w->out_w &&
-                  p->input.ref.rows == 0 && p->output.ref.rows == 0;
+                  p->output.row == w->out_w * p->output.pixel && w->in_w == w->out_w && p->input.ref.rows == 0 &&
+                  p->output.ref.rows == 0;
 #ifdef NEUTRON_X86
     if (!joined) { /* several rows share what is prepared for a product; nothing needs to be copied */
         NeutronConv2DParams same;

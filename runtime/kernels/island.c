@@ -55,7 +55,8 @@ static int32_t check_code(const NeutronIslandParams *p) {
 }
 
 static int32_t check(const NeutronMachine *machine, const NeutronIslandParams *p) {
-    uint32_t size = *(const uint32_t *)(const void *)((const uint8_t *)p - 4) >> 16; /* the driver knows: it is all there */
+    uint32_t size =
+        *(const uint32_t *)(const void *)((const uint8_t *)p - 4) >> 16; /* the driver knows: it is all there */
     NEUTRON_REQUIRE(p->count == (size - neutron_record_bytes[NEUTRON_KERNEL_ISLAND]) / sizeof(NeutronInstruction));
     NEUTRON_REQUIRE(p->result != NEUTRON_RESULT_INT8 || (p->scale > 0.0f && is_finite(p->scale)));
     NEUTRON_REQUIRE(is_finite(p->divisor));
@@ -115,7 +116,7 @@ static float finite(float x) { return x < -FLT_MAX ? -FLT_MAX : x > FLT_MAX ? FL
 
 static float sign_of(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x == 0.0f ? 0.0f : x; }
 
-#define EACH(expression)                                     \
+#define EACH(expression)                                       \
     for (uint32_t i = 0; i < count; ++i) to[i] = (expression); \
     return
 

@@ -7,9 +7,8 @@ static int32_t check(const NeutronMachine *machine, const NeutronPreluParams *p)
 
 static int32_t element(const NeutronPreluParams *p, int32_t a, int32_t b) {
     int32_t value = a - p->a_zero;
-    int32_t scaled = value >= 0
-                         ? neutron_scale(value, p->positive_multiplier, p->positive_shift)
-                         : neutron_scale(value * (b - p->b_zero), p->negative_multiplier, p->negative_shift);
+    int32_t scaled = value >= 0 ? neutron_scale(value, p->positive_multiplier, p->positive_shift)
+                                : neutron_scale(value * (b - p->b_zero), p->negative_multiplier, p->negative_shift);
     return neutron_clamp(neutron_add32(scaled, p->output_zero), -128, 127);
 }
 

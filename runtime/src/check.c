@@ -56,8 +56,7 @@ uint64_t neutron_elements(const uint32_t dims[NEUTRON_MAX_RANK]) {
 }
 
 int32_t neutron_check_strided(const NeutronMachine *machine, NeutronRef ref, const uint32_t dims[NEUTRON_MAX_RANK],
-                              const int32_t strides[NEUTRON_MAX_RANK], uint32_t element_bytes,
-                              NeutronAccess access) {
+                              const int32_t strides[NEUTRON_MAX_RANK], uint32_t element_bytes, NeutronAccess access) {
     uint64_t elements = neutron_elements(dims);
     NEUTRON_REQUIRE(elements != UINT64_MAX);
     uint64_t below = 0, above = 0; /* how far the block reaches before and behind `ref` */

@@ -3,7 +3,7 @@
 #include "neutron.h"
 
 __attribute__((weak)) int32_t (*const neutronKernels[NEUTRON_KERNEL_KINDS])(const struct NeutronMachine *machine,
-                                                                           const void *parameters) = {
+                                                                            const void *parameters) = {
 #define ENTRY(kind, function, parameters_type, form) [NEUTRON_KERNEL_##kind] = function,
     NEUTRON_FOR_EACH_KERNEL(ENTRY)
 #undef ENTRY

@@ -8,7 +8,7 @@
 /* out[c] = clamp(scale(bias[c] + sum over taps of (input[c] - input_zero) * weights[c]) + output_zero)
  * for `count` output pixels whose windows have the same taps inside the input. */
 typedef struct {
-    const int8_t *const *rows; /* first pixel's first tap in each row of the window, null for a row outside */
+    const int8_t *const *rows;   /* first pixel's first tap in each row of the window, null for a row outside */
     uint32_t row_count, columns; /* rows of the window; columns inside the input */
     size_t tap_pitch;            /* bytes between taps of a row */
     const int8_t *weights;       /* of the first row's first column inside */

@@ -6,9 +6,9 @@
 
 /* CRC-32 as in zlib, four bits at a time: 64 bytes of table instead of 1 KiB. */
 static uint32_t crc32_update(uint32_t crc, const uint8_t *data, size_t bytes) {
-    static const uint32_t table[16] = {
-        0x00000000u, 0x1DB71064u, 0x3B6E20C8u, 0x26D930ACu, 0x76DC4190u, 0x6B6B51F4u, 0x4DB26158u, 0x5005713Cu,
-        0xEDB88320u, 0xF00F9344u, 0xD6D6A3E8u, 0xCB61B38Cu, 0x9B64C2B0u, 0x86D3D2D4u, 0xA00AE278u, 0xBDBDF21Cu};
+    static const uint32_t table[16] = {0x00000000u, 0x1DB71064u, 0x3B6E20C8u, 0x26D930ACu, 0x76DC4190u, 0x6B6B51F4u,
+                                       0x4DB26158u, 0x5005713Cu, 0xEDB88320u, 0xF00F9344u, 0xD6D6A3E8u, 0xCB61B38Cu,
+                                       0x9B64C2B0u, 0x86D3D2D4u, 0xA00AE278u, 0xBDBDF21Cu};
     crc = ~crc;
     for (size_t i = 0; i < bytes; ++i) {
         crc ^= data[i];
@@ -39,7 +39,8 @@ static NeutronStatus check_header(const NeutronHeader *h, const NeutronImage *im
     if (h->target != NEUTRON_TARGET_IMXRT700) return NEUTRON_STATUS_TARGET;
     /* Refs have one byte for the index of an input or output. */
     if (h->inputs > 256 || h->outputs > 256) return NEUTRON_STATUS_HEADER;
-    uint32_t described = (uint32_t)sizeof(NeutronHeader) + (h->inputs + h->outputs) * (uint32_t)sizeof(NeutronDescriptor);
+    uint32_t described =
+        (uint32_t)sizeof(NeutronHeader) + (h->inputs + h->outputs) * (uint32_t)sizeof(NeutronDescriptor);
     if (h->calls_offset != described || described > h->microcode_bytes) return NEUTRON_STATUS_HEADER;
     if (h->weights_bytes > image->weights.bytes) return NEUTRON_STATUS_WEIGHTS_SIZE;
     if (h->weights_bytes != 0 && image->weights.data == NULL) return NEUTRON_STATUS_NULL_ARGUMENT;
@@ -75,7 +76,7 @@ const uint8_t neutron_forms[NEUTRON_KERNEL_KINDS] = {
 };
 
 static bool is_record(uint32_t kind, uint32_t size) {
-    uint32_t item = kind == NEUTRON_KERNEL_CASCADE ? (uint32_t)sizeof(NeutronStep)
+    uint32_t item = kind == NEUTRON_KERNEL_CASCADE  ? (uint32_t)sizeof(NeutronStep)
                     : kind == NEUTRON_KERNEL_ISLAND ? (uint32_t)sizeof(NeutronInstruction)
                                                     : 0u;
     if (item == 0) return size == neutron_record_bytes[kind];

@@ -38,7 +38,9 @@ NEUTRON_INLINE int32_t neutron_scale_plain(int32_t x, int32_t multiplier, uint32
     return (((high + (high >> 31)) >> right_minus_1) + 1) >> 1;
 }
 
-NEUTRON_INLINE int neutron_is_plain(int32_t multiplier, int32_t shift) { return multiplier >= 0 && shift < 0 && shift > -32; }
+NEUTRON_INLINE int neutron_is_plain(int32_t multiplier, int32_t shift) {
+    return multiplier >= 0 && shift < 0 && shift > -32;
+}
 
 NEUTRON_INLINE int32_t neutron_requantize_one(int32_t sum, int32_t multiplier, int32_t shift, int32_t zero, int32_t low,
                                               int32_t high) {

@@ -36,22 +36,22 @@ NEUTRON_INLINE Sums group_2x2(Sums s, const int8_t *a0, const int8_t *a1, const 
 
 /* group_2x2 of a full block in 19 instructions. Written by hand because thirteen of the fourteen registers are in use:
  * left to itself, the compiler spills the sums. */
-#define GROUP_2X2                          \
-    "ldrd %[w0], %[w1], [%[w]], #32\n\t"   \
-    "ldr %[x], [%[a0]], #4\n\t"            \
-    "sxtb16 %[e0], %[w0]\n\t"              \
-    "sxtb16 %[w0], %[w0], ror #8\n\t"      \
-    "sxtb16 %[e1], %[w1]\n\t"              \
-    "sxtb16 %[w1], %[w1], ror #8\n\t"      \
-    "sxtb16 %[e], %[x]\n\t"                \
-    "sxtb16 %[x], %[x], ror #8\n\t"        \
+#define GROUP_2X2                           \
+    "ldrd %[w0], %[w1], [%[w]], #32\n\t"    \
+    "ldr %[x], [%[a0]], #4\n\t"             \
+    "sxtb16 %[e0], %[w0]\n\t"               \
+    "sxtb16 %[w0], %[w0], ror #8\n\t"       \
+    "sxtb16 %[e1], %[w1]\n\t"               \
+    "sxtb16 %[w1], %[w1], ror #8\n\t"       \
+    "sxtb16 %[e], %[x]\n\t"                 \
+    "sxtb16 %[x], %[x], ror #8\n\t"         \
     "smlad %[s00], %[e], %[e0], %[s00]\n\t" \
     "smlad %[s01], %[e], %[e1], %[s01]\n\t" \
     "smlad %[s00], %[x], %[w0], %[s00]\n\t" \
     "smlad %[s01], %[x], %[w1], %[s01]\n\t" \
-    "ldr %[x], [%[a1]], #4\n\t"            \
-    "sxtb16 %[e], %[x]\n\t"                \
-    "sxtb16 %[x], %[x], ror #8\n\t"        \
+    "ldr %[x], [%[a1]], #4\n\t"             \
+    "sxtb16 %[e], %[x]\n\t"                 \
+    "sxtb16 %[x], %[x], ror #8\n\t"         \
     "smlad %[s10], %[e], %[e0], %[s10]\n\t" \
     "smlad %[s11], %[e], %[e1], %[s11]\n\t" \
     "smlad %[s10], %[x], %[w0], %[s10]\n\t" \
@@ -62,15 +62,15 @@ NEUTRON_INLINE Sums dot_full(Sums s, const int8_t **a0, const int8_t **a1, const
     _Static_assert(FULL_STEP == 32, "the step in GROUP_2X2");
     uint32_t w0, w1, e0, e1, e, x;
     const int8_t *const stop = end;
-    __asm__ volatile("1:\n\t" GROUP_2X2 GROUP_2X2 GROUP_2X2 GROUP_2X2
-                     "ldr %[x], %[stop]\n\t"
-                     "cmp %[a0], %[x]\n\t"
-                     "bne 1b\n\t"
-                     : [s00] "+r"(s.s00), [s01] "+r"(s.s01), [s10] "+r"(s.s10), [s11] "+r"(s.s11), [a0] "+r"(*a0),
-                       [a1] "+r"(*a1), [w] "+r"(*weights), [w0] "=&r"(w0), [w1] "=&r"(w1), [e0] "=&r"(e0),
-                       [e1] "=&r"(e1), [e] "=&r"(e), [x] "=&r"(x)
-                     : [stop] "m"(stop)
-                     : "cc", "memory");
+    __asm__ volatile(
+        "1:\n\t" GROUP_2X2 GROUP_2X2 GROUP_2X2 GROUP_2X2
+        "ldr %[x], %[stop]\n\t"
+        "cmp %[a0], %[x]\n\t"
+        "bne 1b\n\t"
+        : [s00] "+r"(s.s00), [s01] "+r"(s.s01), [s10] "+r"(s.s10), [s11] "+r"(s.s11), [a0] "+r"(*a0), [a1] "+r"(*a1),
+          [w] "+r"(*weights), [w0] "=&r"(w0), [w1] "=&r"(w1), [e0] "=&r"(e0), [e1] "=&r"(e1), [e] "=&r"(e), [x] "=&r"(x)
+        : [stop] "m"(stop)
+        : "cc", "memory");
     return s;
 }
 
@@ -115,7 +115,7 @@ NEUTRON_INLINE void dot_1xn(const int8_t *a, const int8_t *weights, uint32_t gro
 
 /* The same for any number of channels. */
 OUTLINE void dot_1(const int8_t *a, const int8_t *weights, uint32_t groups, size_t step, uint32_t channels,
-                           int32_t *sums) {
+                   int32_t *sums) {
     uint32_t j = 0;
     for (; j + 4u <= channels; j += 4u) dot_1xn(a, weights + j * NEUTRON_GROUP, groups, step, 4, sums + j);
     for (; j < channels; ++j) dot_1xn(a, weights + j * NEUTRON_GROUP, groups, step, 1, sums + j);

@@ -35,14 +35,14 @@ static inline void neutron_walk(const NeutronMachine *machine, const NeutronBroa
 
 /* The row function of a kernel, from the function of one element. It works on a copy of the parameters: a byte written
  * might be one of theirs for all the compiler knows, and every one would be loaded anew for every element. */
-#define NEUTRON_ROW_FUNCTION(Type, element)                                                            \
-    static void element##_row(const void *parameters, const NeutronRow *r) {                           \
-        const Type q = *(const Type *)parameters;                                                      \
-        const NeutronRow s = *r;                                                                       \
-        for (uint32_t i = 0; i < s.count; ++i) {                                                       \
-            ptrdiff_t n = (ptrdiff_t)i; /* no address behind the last element is ever formed */        \
-            s.out[n * s.out_stride] = (int8_t)element(&q, s.a[n * s.a_stride], s.b[n * s.b_stride]);   \
-        }                                                                                              \
+#define NEUTRON_ROW_FUNCTION(Type, element)                                                          \
+    static void element##_row(const void *parameters, const NeutronRow *r) {                         \
+        const Type q = *(const Type *)parameters;                                                    \
+        const NeutronRow s = *r;                                                                     \
+        for (uint32_t i = 0; i < s.count; ++i) {                                                     \
+            ptrdiff_t n = (ptrdiff_t)i; /* no address behind the last element is ever formed */      \
+            s.out[n * s.out_stride] = (int8_t)element(&q, s.a[n * s.a_stride], s.b[n * s.b_stride]); \
+        }                                                                                            \
     }
 
 /* (value - zero) * 2^left_shift, scaled. */

@@ -10,8 +10,8 @@
 
 /* Sums of `count` (1 or 4) neighbouring channels, kept in registers over all groups; `step` bytes from one group
  * of a channel to the next. Four products of int8 fit 32 bits; the long sum may wrap, hence unsigned. */
-static inline __attribute__((always_inline)) void dot_channels(const int8_t *a, const int8_t *weights, uint32_t groups, size_t step, uint32_t count,
-                                uint32_t *sums) {
+static inline __attribute__((always_inline)) void dot_channels(const int8_t *a, const int8_t *weights, uint32_t groups,
+                                                               size_t step, uint32_t count, uint32_t *sums) {
     uint32_t s[4] = {0, 0, 0, 0};
     for (uint32_t g = 0; g < groups; ++g, a += NEUTRON_GROUP) {
         int32_t a0 = a[0], a1 = a[1], a2 = a[2], a3 = a[3];

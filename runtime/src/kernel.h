@@ -27,25 +27,25 @@ typedef struct NeutronMachine {
     uint32_t call; /* the number of the call that runs */
 } NeutronMachine;
 
-#define NEUTRON_TRY(expression)                            \
-    do {                                                   \
-        int32_t try_status = (expression);                 \
+#define NEUTRON_TRY(expression)                                 \
+    do {                                                        \
+        int32_t try_status = (expression);                      \
         if (try_status != NEUTRON_STATUS_OK) return try_status; \
     } while (0)
 
-#define NEUTRON_REQUIRE(condition)                               \
-    do {                                                         \
+#define NEUTRON_REQUIRE(condition)                                   \
+    do {                                                             \
         if (!(condition)) return (int32_t)NEUTRON_STATUS_PARAMETERS; \
     } while (0)
 
 /* The body every kernel has: check in the check phase, run in the run phase. The ranges of single fields are part of
  * the record's definition and checked by what is generated from it; `check` has the rest. */
-#define NEUTRON_KERNEL(function, Type, check, run)                                 \
-    int32_t function(const NeutronMachine *machine, const void *parameters) {     \
-        const Type *p = (const Type *)parameters;                                 \
-        if (machine->phase == NEUTRON_PHASE_RUN) return run(machine, p);          \
-        if (!Type##_in_range(p)) return NEUTRON_STATUS_PARAMETERS;                \
-        return check(machine, p);                                                 \
+#define NEUTRON_KERNEL(function, Type, check, run)                            \
+    int32_t function(const NeutronMachine *machine, const void *parameters) { \
+        const Type *p = (const Type *)parameters;                             \
+        if (machine->phase == NEUTRON_PHASE_RUN) return run(machine, p);      \
+        if (!Type##_in_range(p)) return NEUTRON_STATUS_PARAMETERS;            \
+        return check(machine, p);                                             \
     }
 
 /* Bytes of an element of a NeutronDtype. */
@@ -92,8 +92,7 @@ int32_t neutron_check_table(const NeutronMachine *machine, NeutronRef ref, uint6
 
 /* All elements of a strided block lie in the region of `ref`; those of a written block do not all overlap. */
 int32_t neutron_check_strided(const NeutronMachine *machine, NeutronRef ref, const uint32_t dims[NEUTRON_MAX_RANK],
-                              const int32_t strides[NEUTRON_MAX_RANK], uint32_t element_bytes,
-                              NeutronAccess access);
+                              const int32_t strides[NEUTRON_MAX_RANK], uint32_t element_bytes, NeutronAccess access);
 
 /* The product of the dims, or UINT64_MAX when it, or a dim, is too large. */
 uint64_t neutron_elements(const uint32_t dims[NEUTRON_MAX_RANK]);
@@ -168,8 +167,8 @@ static inline bool neutron_next(uint32_t index[NEUTRON_MAX_RANK], const uint32_t
     return false;
 }
 
-static inline ptrdiff_t neutron_offset(const uint32_t index[NEUTRON_MAX_RANK],
-                                       const int32_t strides[NEUTRON_MAX_RANK], uint32_t count) {
+static inline ptrdiff_t neutron_offset(const uint32_t index[NEUTRON_MAX_RANK], const int32_t strides[NEUTRON_MAX_RANK],
+                                       uint32_t count) {
     ptrdiff_t offset = 0;
     for (uint32_t d = 0; d < count; ++d) offset += (ptrdiff_t)index[d] * strides[d];
     return offset;

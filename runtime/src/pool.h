@@ -22,8 +22,9 @@ static inline NeutronTaps neutron_pool_taps(const NeutronWindow *w, uint32_t oy,
     return taps;
 }
 
-static inline int32_t neutron_check_pool(const NeutronMachine *machine, const NeutronWindow *w, const NeutronView *input,
-                                         const NeutronView *output, int32_t low, int32_t high) {
+static inline int32_t neutron_check_pool(const NeutronMachine *machine, const NeutronWindow *w,
+                                         const NeutronView *input, const NeutronView *output, int32_t low,
+                                         int32_t high) {
     NEUTRON_TRY(neutron_check_window(machine, w, input, output));
     NEUTRON_REQUIRE(w->in_c == w->out_c && w->dilation_h == 1 && w->dilation_w == 1);
     NEUTRON_REQUIRE(low <= high);

@@ -43,7 +43,8 @@ const char *neutron_describe(const NeutronModel *model, NeutronStatus status, ch
     if (text == NULL || bytes == 0) return "";
     Writer w = {text, 0, bytes};
     put(&w, neutron_status_message(status));
-    if (model != NULL && status != NEUTRON_STATUS_OK && (model->problem_call >= 0 || model->problem_kernel < NEUTRON_KERNEL_KINDS)) {
+    if (model != NULL && status != NEUTRON_STATUS_OK &&
+        (model->problem_call >= 0 || model->problem_kernel < NEUTRON_KERNEL_KINDS)) {
         put(&w, " (");
         if (model->problem_call >= 0) {
             put(&w, "call ");

@@ -106,8 +106,8 @@ static void run_parts(void *context, uint32_t parts, NeutronTask task, void *arg
 }
 
 static uint32_t element(uint32_t dtype) {
-    static const uint32_t bytes[] = {[NEUTRON_DTYPE_INT16] = 2, [NEUTRON_DTYPE_INT32] = 4, [NEUTRON_DTYPE_FLOAT32] = 4,
-                                     [NEUTRON_DTYPE_INT64] = 8};
+    static const uint32_t bytes[] = {
+        [NEUTRON_DTYPE_INT16] = 2, [NEUTRON_DTYPE_INT32] = 4, [NEUTRON_DTYPE_FLOAT32] = 4, [NEUTRON_DTYPE_INT64] = 8};
     return dtype < sizeof bytes / sizeof *bytes && bytes[dtype] ? bytes[dtype] : 1u;
 }
 
@@ -209,7 +209,8 @@ static int try_program(const uint8_t *code, uint32_t bytes, const uint8_t *weigh
 }
 
 /* Write a program as a corpus of its own. */
-static void keep(const char *path, const uint8_t *code, uint32_t bytes, const uint8_t *weights, uint32_t weights_bytes) {
+static void keep(const char *path, const uint8_t *code, uint32_t bytes, const uint8_t *weights,
+                 uint32_t weights_bytes) {
     const uint32_t sizes[2] = {bytes, weights_bytes};
     FILE *file = fopen(path, "wb");
     if (file == NULL || fwrite(sizes, sizeof sizes, 1, file) != 1 || fwrite(code, 1, bytes, file) != bytes ||

@@ -3,9 +3,9 @@
 
 #include "neutron_pools.h"
 
-#define POOL(name, size)                                                                                      \
-    static uint8_t name##_data[(size) != 0 ? (size) : 1] __attribute__((section(".pools"), aligned(16)));      \
-    const FirmwarePool name = {#size, name##_data, size}
+#define POOL(name, size)                                                                                \
+  static uint8_t name##_data[(size) != 0 ? (size) : 1] __attribute__((section(".pools"), aligned(16))); \
+  const FirmwarePool name = {#size, name##_data, size}
 
 POOL(firmware_method_pool, NEUTRON_METHOD_BYTES);
 POOL(firmware_planned_pool, NEUTRON_PLANNED_BYTES);

@@ -9,9 +9,9 @@ extern "C" {
 #endif
 
 typedef struct {
-    const char *name; /* of its size in neutron_pools.h */
-    uint8_t *data;
-    uint32_t bytes;
+  const char* name; /* of its size in neutron_pools.h */
+  uint8_t* data;
+  uint32_t bytes;
 } FirmwarePool;
 
 /* What ExecuTorch wants of the temporary pool to look up an operator; with less it takes the method's. */

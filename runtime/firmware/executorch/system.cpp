@@ -114,8 +114,9 @@ int vsnprintf(char* text, size_t bytes, const char* format, va_list arguments) {
     } else if (std::strchr("diuxXp", kind) != nullptr) {
       const bool is_signed = kind == 'd' || kind == 'i';
       unsigned long long value = longs > 1 ? va_arg(arguments, unsigned long long)
-          : is_signed ? static_cast<unsigned long long>(static_cast<long long>(va_arg(arguments, long)))
-                      : va_arg(arguments, unsigned long);
+                                 : is_signed
+                                     ? static_cast<unsigned long long>(static_cast<long long>(va_arg(arguments, long)))
+                                     : va_arg(arguments, unsigned long);
       if (is_signed && static_cast<long long>(value) < 0) {
         put('-');
         value = 0 - value;

@@ -63,8 +63,8 @@ class Tracer final : public executorch::runtime::EventTracer {
   Result log_intermediate_output_delegate(const char*, Index, const executorch::aten::Tensor&) override {
     return false;
   }
-  Result log_intermediate_output_delegate(
-      const char*, Index, const executorch::runtime::ArrayRef<executorch::aten::Tensor>) override {
+  Result log_intermediate_output_delegate(const char*, Index,
+                                          const executorch::runtime::ArrayRef<executorch::aten::Tensor>) override {
     return false;
   }
   Result log_intermediate_output_delegate(const char*, Index, const int&) override {

@@ -13,7 +13,8 @@ static inline __attribute__((always_inline)) void block_rows(const NeutronProduc
     for (uint32_t r = 0; r < rows; ++r) low[r] = high[r] = _mm256_setzero_si256();
     for (uint32_t part = 0; part < p->part_count; ++part) {
         const int8_t *a = p->parts[part] + row * p->g.a_pitch;
-        for (uint32_t i = 0; i < full + (tail != 0); ++i, a += NEUTRON_GROUP, weights += (size_t)lanes * NEUTRON_GROUP) {
+        for (uint32_t i = 0; i < full + (tail != 0);
+             ++i, a += NEUTRON_GROUP, weights += (size_t)lanes * NEUTRON_GROUP) {
             __m256i w = lanes == 8u ? _mm256_loadu_si256((const __m256i *)(const void *)weights)
                                     : _mm256_maskload_epi32((const int *)(const void *)weights, mask);
             __m256i w_low = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(w));

@@ -17,7 +17,7 @@ typedef struct {
     NeutronPlain16 short_way;
     __m512i even, odd;   /* multipliers, each in the low half of 64 bits */
     __m512i left, right; /* shifts */
-    int right_only;           /* every lane may take the short way, provided that its sum is below 2^30 */
+    int right_only;      /* every lane may take the short way, provided that its sum is below 2^30 */
 } NeutronScale16;
 
 /* Added to a value that takes the short way. */
@@ -26,7 +26,8 @@ typedef struct {
 /* 2^31 + (2^(s-1) - 1) * 2^32 - 2^31 * m, for m and s in the low halves of 64 bits. */
 static inline __m512i neutron_plain_add16(__m512i m, __m512i s) {
     const __m512i one = _mm512_set1_epi64(1), low = _mm512_set1_epi64(UINT32_MAX);
-    __m512i half = _mm512_sllv_epi64(one, _mm512_add_epi64(_mm512_and_si512(s, _mm512_set1_epi64(31)), _mm512_set1_epi64(31)));
+    __m512i half =
+        _mm512_sllv_epi64(one, _mm512_add_epi64(_mm512_and_si512(s, _mm512_set1_epi64(31)), _mm512_set1_epi64(31)));
     __m512i lower = _mm512_slli_epi64(_mm512_and_si512(m, low), 31);
     return _mm512_sub_epi64(_mm512_sub_epi64(half, _mm512_set1_epi64(INT64_C(1) << 31)), lower);
 }
@@ -39,8 +40,8 @@ static inline NeutronScale16 neutron_scale16(__m512i multiplier, __m512i shift) 
     s.left = _mm512_and_si512(_mm512_max_epi32(shift, zero), _mm512_set1_epi32(31));
     s.right = _mm512_max_epi32(_mm512_sub_epi32(zero, shift), zero);
     s.right_only = _mm512_cmpge_epi32_mask(multiplier, zero) == 0xFFFF &&
-              _mm512_cmpge_epi32_mask(s.right, _mm512_set1_epi32(1)) == 0xFFFF &&
-              _mm512_cmple_epi32_mask(s.right, _mm512_set1_epi32(30)) == 0xFFFF;
+                   _mm512_cmpge_epi32_mask(s.right, _mm512_set1_epi32(1)) == 0xFFFF &&
+                   _mm512_cmple_epi32_mask(s.right, _mm512_set1_epi32(30)) == 0xFFFF;
     s.short_way.even = _mm512_slli_epi32(s.even, 1);
     s.short_way.odd = _mm512_slli_epi32(s.odd, 1);
     s.short_way.even_add = neutron_plain_add16(s.even, s.right);

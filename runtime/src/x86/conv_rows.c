@@ -12,22 +12,22 @@
 
 #define MAX_PARTS 128u
 #define MAX_LINES 8u /* output rows computed in one product */
-#define BEYOND 4u /* a part may be read so many bytes too far */
+#define BEYOND 4u    /* a part may be read so many bytes too far */
 
 typedef struct {
     const NeutronWindow *w;
     const NeutronView *view;
     const int8_t *input;
     uint32_t planes;
-    size_t plane;       /* bytes from one to the next in the input */
-    int32_t zero;       /* padding, flipped */
+    size_t plane; /* bytes from one to the next in the input */
+    int32_t zero; /* padding, flipped */
     void (*copy)(int8_t *to, const int8_t *from, size_t bytes);
     uint32_t batch;
-    int32_t x;          /* first column of the first window */
-    uint32_t columns;   /* from there to the last column of the last window */
-    uint32_t span;      /* rows a window spans */
-    uint32_t held;      /* rows in the ring: what the windows of several output rows span */
-    int direct;         /* rows need no padding and are used where they are */
+    int32_t x;        /* first column of the first window */
+    uint32_t columns; /* from there to the last column of the last window */
+    uint32_t span;    /* rows a window spans */
+    uint32_t held;    /* rows in the ring: what the windows of several output rows span */
+    int direct;       /* rows need no padding and are used where they are */
     int8_t *ring;
     size_t plane_bytes; /* of a row in the ring, for one plane */
     size_t row_bytes;   /* for all, one after the other */

@@ -145,7 +145,8 @@ typedef struct {
 } Rows;
 
 INLINE __m256i load(const Block *block, const int8_t *at, int full) {
-    __m256i x = full ? _mm256_loadu_si256((const __m256i *)(const void *)at) : _mm256_maskz_loadu_epi8(block->lanes, at);
+    __m256i x =
+        full ? _mm256_loadu_si256((const __m256i *)(const void *)at) : _mm256_maskz_loadu_epi8(block->lanes, at);
     return _mm256_xor_si256(x, _mm256_set1_epi8((char)0x80));
 }
 

@@ -17,7 +17,7 @@
 /* Up to four blocks of channels: one or two registers. */
 typedef struct {
     const int8_t *weights[4];
-    size_t step[4];   /* bytes from one group of a block to the next */
+    size_t step[4]; /* bytes from one group of a block to the next */
     __mmask8 lanes[4];
     uint32_t channel, count;
     __m512i start[2];
@@ -25,13 +25,10 @@ typedef struct {
     int fast;
 } Strip;
 
-INLINE __m512i join(__m256i low, __m256i high) {
-    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-}
+INLINE __m512i join(__m256i low, __m256i high) { return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1); }
 
 /* A group of the blocks 2h and 2h + 1; `edge`: they may have fewer than eight channels. */
-INLINE __m512i load_weights(const Strip *s, const int8_t *const *at, uint32_t h,
-                                                                  int edge) {
+INLINE __m512i load_weights(const Strip *s, const int8_t *const *at, uint32_t h, int edge) {
     if (!edge) {
         return join(_mm256_loadu_si256((const __m256i *)(const void *)at[2 * h]),
                     _mm256_loadu_si256((const __m256i *)(const void *)at[2 * h + 1]));
@@ -80,7 +77,8 @@ static void store(const NeutronGemm *g, const Strip *s, uint32_t row, __m512i fi
     /* Wrapped to 32 bits before it is clamped, as in the portable code. */
     __m512i words = _mm512_packs_epi32(_mm512_add_epi32(first, zero), _mm512_add_epi32(second, zero));
     /* Packing left the fours of both registers by turns. */
-    __m256i bytes = _mm256_permutevar8x32_epi32(_mm512_cvtsepi16_epi8(words), _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
+    __m256i bytes =
+        _mm256_permutevar8x32_epi32(_mm512_cvtsepi16_epi8(words), _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
     bytes = _mm256_max_epi8(bytes, _mm256_set1_epi8((char)g->low));
     bytes = _mm256_min_epi8(bytes, _mm256_set1_epi8((char)g->high));
     _mm256_mask_storeu_epi8(g->out + row * g->out_pitch + s->channel, lanes, bytes);
@@ -93,8 +91,8 @@ static __attribute__((noinline)) void store_each(const NeutronGemm *g, const Str
 }
 
 /* The same for a tile of full registers that takes the short way: four registers at a time are packed and put in order. */
-INLINE void store_tile(const NeutronGemm *g, const Strip *s, uint32_t row,
-                                                             uint32_t rows, uint32_t registers, __m512i sums[][2]) {
+INLINE void store_tile(const NeutronGemm *g, const Strip *s, uint32_t row, uint32_t rows, uint32_t registers,
+                       __m512i sums[][2]) {
     const __m512i zero = _mm512_set1_epi16((int16_t)g->zero);
     const __m512i low = _mm512_set1_epi8((char)g->low), high = _mm512_set1_epi8((char)g->high);
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
@@ -224,10 +222,11 @@ INLINE void rows_of(const NeutronProduct *p, const Strip *s, uint32_t begin, uin
 }
 
 /* Each a function of its own: the compiler does better on several small ones. */
-#define ROWS_FUNCTION(name, ...)                                                                            \
-    static __attribute__((noinline)) void name(const NeutronProduct *p, const Strip *s, uint32_t begin, uint32_t end) { \
-        const Variant variant = {__VA_ARGS__};                                                                      \
-        rows_of(p, s, begin, end, variant);                                                                     \
+#define ROWS_FUNCTION(name, ...)                                                                        \
+    static __attribute__((noinline)) void name(const NeutronProduct *p, const Strip *s, uint32_t begin, \
+                                               uint32_t end) {                                          \
+        const Variant variant = {__VA_ARGS__};                                                          \
+        rows_of(p, s, begin, end, variant);                                                             \
     }
 ROWS_FUNCTION(rows_16, .registers = 1, .flip = 1)
 ROWS_FUNCTION(rows_32, .registers = 2, .flip = 1)
@@ -249,8 +248,10 @@ static void strip_rows(const NeutronProduct *p, const Strip *s, uint32_t begin, 
          : s->count < 16u  ? rows_edge_16_flipped
                            : rows_edge_flipped)(p, s, begin, end);
     } else {
-        (s->count == 32u ? rows_32 : s->count == 16u ? rows_16 : s->count < 16u ? rows_edge_16 : rows_edge)(p, s, begin,
-                                                                                                            end);
+        (s->count == 32u   ? rows_32
+         : s->count == 16u ? rows_16
+         : s->count < 16u  ? rows_edge_16
+                           : rows_edge)(p, s, begin, end);
     }
 }
 
@@ -263,7 +264,9 @@ static Strip prepare(const NeutronProduct *p, uint32_t channel) {
     s->count = g->n - channel < 32u ? g->n - channel : 32u;
     for (uint32_t b = 0; b < 4; ++b) {
         uint32_t before = b * NEUTRON_BLOCK;
-        uint32_t lanes = before >= s->count ? 0u : s->count - before < NEUTRON_BLOCK ? s->count - before : NEUTRON_BLOCK;
+        uint32_t lanes = before >= s->count                  ? 0u
+                         : s->count - before < NEUTRON_BLOCK ? s->count - before
+                                                             : NEUTRON_BLOCK;
         s->weights[b] = g->weights + (lanes ? channel + before : channel) * channel_bytes;
         s->step[b] = (size_t)lanes * NEUTRON_GROUP;
         s->lanes[b] = (__mmask8)((1u << lanes) - 1u);
@@ -342,7 +345,8 @@ static void start(const int8_t *weights, uint32_t k, uint32_t n, const int32_t *
 static void copy(int8_t *to, const int8_t *from, size_t bytes) {
     const __m512i flip = _mm512_set1_epi8((char)0x80);
     size_t i = 0;
-    for (; i + 64u <= bytes; i += 64u) _mm512_storeu_si512(to + i, _mm512_xor_si512(_mm512_loadu_si512(from + i), flip));
+    for (; i + 64u <= bytes; i += 64u)
+        _mm512_storeu_si512(to + i, _mm512_xor_si512(_mm512_loadu_si512(from + i), flip));
     __mmask64 rest = (UINT64_C(1) << (bytes - i)) - 1u;
     _mm512_mask_storeu_epi8(to + i, rest, _mm512_xor_si512(_mm512_maskz_loadu_epi8(rest, from + i), flip));
 }

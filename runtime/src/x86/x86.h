@@ -18,11 +18,11 @@ void neutron_add_row_avx512(const void *parameters, const NeutronRow *row);
 
 /* Multipliers and shifts of eight channels, ready for use. */
 typedef struct {
-    __m256i even, odd;   /* multipliers of the even and of the odd lanes, in the low half of 64 bits */
-    __m256i left, right; /* shifts */
-    __m256i mask, half;  /* 2^right - 1, and half of it */
-    __m256i right_minus_1;        /* right - 1 */
-    int right_only;           /* every lane shifts right: neutron_apply_plain8 may be used */
+    __m256i even, odd;     /* multipliers of the even and of the odd lanes, in the low half of 64 bits */
+    __m256i left, right;   /* shifts */
+    __m256i mask, half;    /* 2^right - 1, and half of it */
+    __m256i right_minus_1; /* right - 1 */
+    int right_only;        /* every lane shifts right: neutron_apply_plain8 may be used */
 } NeutronScale8;
 
 static inline NeutronScale8 neutron_scale8(__m256i multiplier, __m256i shift) {
