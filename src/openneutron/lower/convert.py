@@ -15,6 +15,8 @@ from openneutron.diagnostics import fail
 from openneutron.fx import bind_args, op_name, tensor_of
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Builtin, Graph, Quant, Tensor
+from openneutron.litert.rewriter import rewrite
+from openneutron.lower.groups import split_groups
 from openneutron.lower.layout import strip_border_transposes
 from openneutron.lower.rules import finish
 from openneutron.ops.spec import OPEN, FixedOutput, Lowering, Value
@@ -39,7 +41,7 @@ def lower_program(program: ExportedProgram, converter: str = OPEN, npu_transpose
     ]
     assert not unknown, f"the values of {unknown[0]} are not known yet"
     naive = _Converter(program, converter).convert()
-    graph = finish(naive)
+    graph = finish(naive if converter == OPEN else rewrite(naive, split_groups))
     ins, outs = [False] * len(graph.inputs), [False] * len(graph.outputs)
     if not npu_transposes:
         graph, ins, outs = strip_border_transposes(graph)

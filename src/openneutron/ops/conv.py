@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from openneutron.litert.build import Builder
-from openneutron.litert.ir import Builtin, Padding, Quant, Tensor
+from openneutron.litert.ir import Activation, Builtin, Padding, Quant, Tensor
 from openneutron.ops.common import at_most, fused, nxp_limit, quant_of
 from openneutron.ops.spec import Call, Case, Constraint, Lowering, OpSpec, Value, Weighted
 
@@ -131,20 +131,13 @@ COMMON = (
         hint="Quantize with NeutronQuantizer.",
     ),
     Constraint("Bias must be constant", lambda c: c.get("bias") is None or c["bias"].is_const),
-    Constraint(
-        "Transposed convolution must have groups 1",
-        lambda c: not is_transposed(c) or c["groups"] == 1,
-        lambda c: c["groups"],
-        violated_by=Case(
-            "groups 2", lambda torch: torch.nn.ConvTranspose2d(4, 4, 2, groups=2), ((1, 4, 4, 4),)
-        ),
-    ),
 )
 PUBLISHED = (
     nxp_limit(
-        "Groups must be 1 or depthwise",
-        lambda c: is_transposed(c) or c["groups"] == 1 or _is_depthwise(c),
+        "Transposed convolution must have groups 1",
+        lambda c: not is_transposed(c) or c["groups"] == 1,
         lambda c: c["groups"],
+        Case("groups 2", lambda torch: torch.nn.ConvTranspose2d(4, 4, 2, groups=2), ((1, 4, 4, 4),)),
     ),
     at_most(4096, "Kernel", _kernel, _WIDE),
     at_most(
@@ -276,7 +269,10 @@ def pad_spatial(b: Builder, x: Tensor, before: list[int], after: list[int]) -> T
 def _transpose_conv(at: Lowering, call: Call, x: Tensor, weights: np.ndarray, out: tuple[int, ...]) -> Tensor:
     b, dims = at.build, _dims(call)
     stride, padding = spatial(call.get("stride", 1), dims, 1), spatial(call.get("padding", 0), dims, 0)
-    weights = _spread(weights, spatial(call.get("dilation", 1), dims, 1)).transpose(1, 2, 3, 0)
+    weights = _spread(weights, spatial(call.get("dilation", 1), dims, 1))
+    if call.get("groups", 1) > 1:
+        return _grouped_transpose_conv(at, call, x, weights, out)
+    weights = weights.transpose(1, 2, 3, 0)
     kernel, size, wanted = weights.shape[1:3], x.shape[2:], out[2:]
     # SAME is right where its own padding, (reach - output) / 2, is the call's.
     same = all(
@@ -319,6 +315,92 @@ def _transpose_conv(at: Lowering, call: Call, x: Tensor, weights: np.ndarray, ou
     return b.op(Builtin.SLICE, [y, b.const(begin), b.const(np.array(final, np.int32))], final, y.quant)
 
 
+def _grouped_transpose_conv(
+    at: Lowering, call: Call, x: Tensor, weights: np.ndarray, out: tuple[int, ...]
+) -> Tensor:
+    """LiteRT's TRANSPOSE_CONV has one group: a convolution for each phase of the stride, and their rows and
+    columns interleaved."""
+    b, dims, groups = at.build, _dims(call), call["groups"]
+    stride, padding = spatial(call.get("stride", 1), dims, 1), spatial(call.get("padding", 0), dims, 0)
+    channels, group_out, _, _ = weights.shape
+    # (in, out / groups, h, w) as (out, in / groups, h, w)
+    forward = weights.reshape(groups, channels // groups, group_out, *weights.shape[2:]).swapaxes(1, 2)
+    forward = forward.reshape(groups * group_out, channels // groups, *weights.shape[2:])
+    counts = [-(-o // s) for o, s in zip(out[2:], stride, strict=True)]
+    x = b.to_channels_last(x)
+    rows = []
+    for phase_y in range(stride[0]):
+        columns = []
+        for phase_x in range(stride[1]):
+            phases = zip((phase_y, phase_x), padding, weights.shape[2:], stride, strict=True)
+            (taps_y, first_y), (taps_x, first_x) = (_phase(*p) for p in phases)
+            part = forward[:, :, taps_y][:, :, :, taps_x]
+            if not part.size:  # no tap falls on this phase: one of zeros leaves the bias
+                part, first_y, first_x = np.zeros_like(forward[:, :, :1, :1]), 0, 0
+            window = _moved(
+                b, x, (first_y, first_x), (counts[0] + part.shape[2] - 1, counts[1] + part.shape[3] - 1)
+            )
+            columns.append(_phase_conv(at, call, window, part, (out[0], *counts, out[1])))
+        wide = (out[0], counts[0], counts[1] * stride[1], out[1])
+        rows.append(b.reshape(_joined(b, columns, 3), wide))
+    high = (out[0], counts[0] * stride[0], counts[1] * stride[1], out[1])
+    y = b.reshape(_joined(b, rows, 2), high)
+    final = (out[0], *out[2:], out[1])
+    if final == y.shape:
+        return y
+    return b.op(Builtin.SLICE, [y, b.ints((0, 0, 0, 0)), b.ints(final)], final, y.quant)
+
+
+def _phase(phase: int, pad: int, kernel: int, stride: int) -> tuple[list[int], int]:
+    """The taps of a phase in the order they meet rising input rows, and where the first window begins."""
+    first = (phase + pad) % stride
+    taps = list(range(first, kernel, stride))[::-1]
+    return taps, (phase + pad) // stride - len(taps) + 1
+
+
+def _moved(b: Builder, x: Tensor, first: tuple[int, int], size: tuple[int, int]) -> Tensor:
+    """`size` rows and columns of an NHWC tensor from `first` on, zeros where they lie outside."""
+    begin = (0, max(first[0], 0), max(first[1], 0), 0)
+    end = [min(f + n, d) for f, n, d in zip(first, size, x.shape[1:3], strict=True)]
+    kept = (x.shape[0], end[0] - begin[1], end[1] - begin[2], x.shape[3])
+    before = [begin[1] - first[0], begin[2] - first[1]]
+    if kept != x.shape:
+        x = b.op(Builtin.SLICE, [x, b.ints(begin), b.ints(kept)], kept, x.quant)
+    after = [n - k - lo for n, k, lo in zip(size, kept[1:3], before, strict=True)]
+    if not any((*before, *after)):
+        return x
+    around = np.array([[0, 0], [before[0], after[0]], [before[1], after[1]], [0, 0]], np.int32)
+    return b.op(Builtin.PAD, [x, b.const(around)], (x.shape[0], *size, x.shape[3]), x.quant)
+
+
+def _phase_conv(at: Lowering, call: Call, x: Tensor, weights: np.ndarray, shape: tuple[int, ...]) -> Tensor:
+    b, groups = at.build, call["groups"]
+    depthwise = weights.shape[1] == 1
+    quant = call["weight"].quant
+    if not quant.is_per_tensor:  # along the output channels of a group, the same for each
+        quant = Quant(quant.scale * groups, quant.zero_point * groups, 3 if depthwise else 0)
+    options = {
+        "padding": Padding.VALID,
+        **dict.fromkeys(("strideH", "strideW", "dilationHFactor", "dilationWFactor"), 1),
+        **fused(call),
+    }
+    if depthwise:
+        options["depthMultiplier"] = weights.shape[0] // groups
+    packed = weights.transpose(1, 2, 3, 0) if depthwise else weights.transpose(0, 2, 3, 1)
+    bias = bias_const(at, call.get("bias"), call["input"].quant, quant, weights.shape[0])
+    kind = Builtin.DEPTHWISE_CONV_2D if depthwise else Builtin.CONV_2D
+    return b.op(kind, [x, b.const(packed, quant), bias], shape, quant_of(call), options=options)
+
+
+def _joined(b: Builder, parts: list[Tensor], axis: int) -> Tensor:
+    if len(parts) == 1:
+        return parts[0]
+    shape = list(parts[0].shape)
+    shape[axis] *= len(parts)
+    options = {"axis": axis, "fusedActivationFunction": Activation.NONE}
+    return b.op(Builtin.CONCATENATION, list(parts), shape, parts[0].quant, options=options)
+
+
 def _spread(weights: np.ndarray, dilation: list[int]) -> np.ndarray:
     """Dilated weights as dense ones with zeros between: LiteRT's TRANSPOSE_CONV has no dilation."""
     if dilation == [1, 1]:
@@ -347,6 +429,7 @@ _CONV_CASES = (
     _conv_case("one channel", 1, 4, 3, (6, 6)),
     _conv_case("depthwise x2", 3, 6, 3, (7, 7), groups=3, stride=2),
     _conv_case("groups 2", 4, 6, 3, (6, 6), groups=2),
+    _conv_case("groups 4", 8, 16, 3, (6, 6), groups=4, stride=2, padding=1, relu="ReLU"),
     _conv_case("relu", 3, 4, 3, (6, 6), relu="ReLU"),
     _conv_case("relu6", 3, 4, 3, (6, 6), relu="ReLU6"),
     _conv_case("hardtanh", 3, 4, 3, (6, 6), relu="Hardtanh"),
@@ -369,6 +452,16 @@ _TRANSPOSED_CASES = tuple(
         ("transposed no bias", 3, (4, 4), {"bias": False}),
         ("transposed dilated", 2, (4, 4), {"dilation": 2}),
         ("transposed 1d", 3, (6,), {"stride": 2}),
+    )
+)
+
+_TRANSPOSED_CASES += tuple(
+    _conv_case(label, cin, cout, kernel, (4, 5), layer="ConvTranspose2d", **kwargs)
+    for label, cin, cout, kernel, kwargs in (
+        ("transposed, groups", 4, 6, 3, {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2}),
+        ("transposed depthwise", 4, 4, 4, {"stride": 2, "padding": 1, "groups": 4}),
+        ("transposed depthwise x2, uneven", 3, 6, (2, 3), {"stride": (3, 1), "groups": 3, "bias": False}),
+        ("transposed, groups, wide padding", 4, 4, 3, {"padding": 2, "groups": 2, "dilation": 2}),
     )
 )
 

@@ -28,7 +28,6 @@ from openneutron.passes.layers import (
     move_activation_before_cat,
     rewrite_constant_matmul,
     separate_other_biases,
-    split_group_convolutions,
 )
 from openneutron.passes.regions import inline_regions
 from openneutron.passes.volume import rewrite_volume_convolutions
@@ -94,7 +93,7 @@ ATEN_PASSES: tuple[Pass, ...] = (
     _REWRITE_CONSTANT_MATMUL,
     Pass(
         "RewriteVolumeConvolutions",
-        "no convolution with one group goes over three dimensions",
+        "no convolution goes over three dimensions",
         rewrite_volume_convolutions,
     ),
     Pass(
@@ -139,36 +138,28 @@ ATEN_PASSES: tuple[Pass, ...] = (
         modes=(QAT,),
     ),
     Pass(
-        "SplitGroupConvolutions",
-        "a convolution has one group or one per channel",
-        split_group_convolutions,
-        requires=("RewritePaddingBeforeNorm",),
-    ),
-    Pass(
         "NormalizeEpsilon",
         "the epsilon of every batch norm is 1e-5",
         normalize_epsilon,
-        requires=("RewriteLinearBeforeNorm", "SplitGroupConvolutions"),
+        requires=("RewriteLinearBeforeNorm",),
         modes=(QAT,),
     ),
     Pass(
         "AddBiasBeforeNorm",
         "a convolution before a batch norm has a bias",
         add_bias_before_norm,
-        requires=("RewriteLinearBeforeNorm", "SplitGroupConvolutions"),
+        requires=("RewriteLinearBeforeNorm",),
         modes=(QAT,),
     ),
     Pass(
         "MoveActivationBeforeCat",
         "an activation stands where it can be fused",
         move_activation_before_cat,
-        requires=("SplitGroupConvolutions",),
     ),
     Pass(
         "DuplicateSharedBiases",
         "every bias has one reader",
         duplicate_shared_biases,
-        requires=("SplitGroupConvolutions",),
     ),
 )
 check_order(ATEN_PASSES)

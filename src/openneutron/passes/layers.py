@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 from openneutron import ops
 from openneutron.fx import bind_args, op_name, tensor_of
 from openneutron.passes.graph import add_constant, constant, constants_only, copy_provenance, infer, insert
-from openneutron.passes.patterns import batch_norm_after, is_fusible_activation, only_user
+from openneutron.passes.patterns import is_fusible_activation, only_user
 
 aten = torch.ops.aten
 _PRODUCTS = (aten.matmul.default, aten.mm.default)
@@ -155,61 +155,6 @@ def _add_after(node: Node, bias: Any) -> None:
     copy_provenance(node, total)
     infer(total)
     node.replace_all_uses_with(total, delete_user_cb=lambda user: user is not total)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Group convolutions
-
-_GROUPED = (aten.conv1d.default, aten.conv2d.default, aten.conv1d.padding, aten.conv2d.padding)
-
-
-def split_group_convolutions(model: GraphModule) -> bool:
-    """Turn a convolution with several groups, unless depthwise, into one per group."""
-    changed = False
-    for node in list(model.graph.nodes):
-        if node.target not in _GROUPED:
-            continue
-        args = bind_args(node)
-        source = tensor_of(args["input"])
-        assert source is not None
-        channels = source.shape[1] if source.dim() == len(args["stride"]) + 2 else source.shape[0]
-        weight = constant(model, args["weight"])
-        if args["groups"] in (1, channels) or weight is None or source.dim() != weight.dim():
-            continue
-        _split_convolution(model, node, args, channels // args["groups"])
-        changed = True
-    return changed
-
-
-def _split_convolution(model: GraphModule, node: Node, args: dict[str, Any], width: int) -> None:
-    groups = args["groups"]
-    norm = batch_norm_after(node)  # there is one only in training; it is split with the convolution
-    last = norm or node
-    parts = []
-    for i in range(groups):
-        source = insert(last, aten.slice.Tensor, (args["input"], 1, i * width, (i + 1) * width), like=node)
-        own = {k: _chunk_of(model, last, args[k], groups, i) for k in ("weight", "bias")}
-        part = insert(
-            last, node.target, tuple({**args, "input": source, **own, "groups": 1}.values()), like=node
-        )
-        if norm is not None:
-            stats = bind_args(norm)
-            names = ("weight", "bias", "running_mean", "running_var")
-            chunks = {k: _chunk_of(model, last, stats[k], groups, i) for k in names}
-            part = insert(last, norm.target, tuple({**stats, "input": part, **chunks}.values()), like=norm)
-        parts.append(part)
-    last.replace_all_uses_with(insert(last, aten.cat.default, (parts, 1), like=last))
-
-
-def _chunk_of(model: GraphModule, before: Node, node: Node | None, groups: int, index: int) -> Node | None:
-    if node is None:
-        return None
-    value = constant(model, node)
-    assert value is not None, f"{node} is not a constant"
-    chunk = value.detach().chunk(groups)[index].clone()
-    if isinstance(value, torch.nn.Parameter):
-        chunk = torch.nn.Parameter(chunk, value.requires_grad)
-    return add_constant(model, before, chunk, f"{node.target}_group")
 
 
 # ----------------------------------------------------------------------------------------------------

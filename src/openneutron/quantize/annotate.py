@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
@@ -20,7 +21,7 @@ from torchao.quantization.pt2e.quantizer import (
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
 from openneutron.diagnostics import fail, nearest
-from openneutron.fx import bind_args, is_float, op_name
+from openneutron.fx import bind_args, is_float, op_name, tensor_of
 from openneutron.ops.spec import FixedOutput, Observed, OpSpec, Shared, Weighted
 from openneutron.passes.graph import constant, constants_only
 from openneutron.passes.patterns import batch_norm_after, fusible_activation_after
@@ -144,10 +145,11 @@ class Annotator:
         sources = [n for n in _operands(node) if n is not weight and n is not bias]
         if weight not in self.constants or len(sources) != 1 or not is_float(weight):
             return None
-        source = sources[0]
-        specs = {source: self._input(source), weight: self.scheme.weight(intent.channel_axis)}
+        source, axis = sources[0], intent.channel_axis
+        groups = _groups(args, weight) if axis == 0 else 1
+        specs = {source: self._input(source), weight: self.scheme.weight(axis, groups)}
         if isinstance(bias, Node):
-            specs[bias] = self.scheme.bias(source, weight, node, intent.channel_axis)
+            specs[bias] = self.scheme.bias(source, weight, node, axis, groups)
         return specs
 
 
@@ -158,6 +160,13 @@ def _is_finite(model: GraphModule, node: Node) -> bool:
         return False
     constants = [constant(model, n) for n in node.all_input_nodes]
     return all(bool(t.isfinite().all()) for t in constants if t is not None and t.is_floating_point())
+
+
+def _groups(args: dict[str, Any], weight: Node) -> int:
+    """The groups of a convolution; a depthwise one is one layer."""
+    value, groups = tensor_of(weight), args.get("groups", 1)
+    whole = value is None or value.dim() < 3 or value.shape[1] == 1 or args.get("transposed", False)
+    return 1 if whole else groups
 
 
 def _operands(node: Node, names: Iterable[str] = ()) -> list[Node]:

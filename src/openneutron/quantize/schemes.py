@@ -26,6 +26,33 @@ ACTIVATION_RANGE = (-128, 127)
 WEIGHT_RANGE = (-127, 127)
 
 
+class _OfGroups:
+    """The range of each channel becomes that of its group of neighbours."""
+
+    min_val: torch.Tensor
+    max_val: torch.Tensor
+
+    def __init__(self, *args: Any, groups: int, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.groups = groups
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result = super().forward(x)  # type: ignore[misc]
+        low, high = self.min_val.reshape(self.groups, -1), self.max_val.reshape(self.groups, -1)
+        self.min_val.copy_(low.amin(1, True).expand_as(low).reshape(-1))
+        self.max_val.copy_(high.amax(1, True).expand_as(high).reshape(-1))
+        return result
+
+
+# torchao tells observers per channel by their names.
+class GroupedPerChannelObserver(_OfGroups, pt2e.PerChannelMinMaxObserver):
+    """A scale per group of output channels."""
+
+
+class MovingGroupedPerChannelObserver(_OfGroups, pt2e.MovingAveragePerChannelMinMaxObserver):
+    """A scale per group of output channels, in training."""
+
+
 @dataclass(frozen=True)
 class Scheme:
     """Which observers stand behind each number format."""
@@ -72,21 +99,34 @@ class Scheme:
             qscheme=torch.per_tensor_affine,
         )
 
-    def weight(self, channel_axis: int | None) -> QuantizationSpec:
-        """Weights; per channel if that was asked for and the operator has a channel axis."""
+    def _per_channel(self, channel_axis: int | None, groups: int) -> bool:
+        return channel_axis is not None and (self.per_channel or groups > 1)
+
+    def weight(self, channel_axis: int | None, groups: int = 1) -> QuantizationSpec:
+        """Weights: one scale; one per channel if that was asked for and the operator has a channel axis; one
+        per group of a grouped convolution, whose groups are layers of their own."""
         low, high = WEIGHT_RANGE
-        per_channel = self.per_channel and channel_axis is not None
+        per_channel = self._per_channel(channel_axis, groups)
         kind: Any = pt2e.PerChannelMinMaxObserver if per_channel else pt2e.MinMaxObserver
-        observer: Any = kind.with_args(eps=EPS)
+        moving: Any = (
+            pt2e.MovingAveragePerChannelMinMaxObserver if per_channel else pt2e.MovingAverageMinMaxObserver
+        )
+        more: dict[str, Any] = {}
+        if per_channel and not self.per_channel:
+            kind, moving, more = (
+                GroupedPerChannelObserver,
+                MovingGroupedPerChannelObserver,
+                {"groups": groups},
+            )
+        observer: Any = kind.with_args(eps=EPS, **more)
         if self.is_qat:
             # Averaging constant 1: the range of the weights as they are now, not of the training so far.
             # torchao hands ch_axis on only to classes with PerChannel in their name, so it is bound here.
             observer = pt2e.FakeQuantize.with_args(
-                observer=pt2e.MovingAveragePerChannelMinMaxObserver
-                if per_channel
-                else pt2e.MovingAverageMinMaxObserver,
+                observer=moving,
                 averaging_constant=1.0,
                 eps=EPS,
+                **more,
                 **({"ch_axis": channel_axis} if per_channel else {}),
             )
         return QuantizationSpec(
@@ -99,10 +139,10 @@ class Scheme:
         )
 
     def bias(
-        self, source: Node, weight: Node, user: Node, channel_axis: int | None
+        self, source: Node, weight: Node, user: Node, channel_axis: int | None, groups: int = 1
     ) -> DerivedQuantizationSpec:
         """The bias of `user`, which multiplies `source` by `weight`."""
-        per_channel = self.per_channel and channel_axis is not None
+        per_channel = self._per_channel(channel_axis, groups)
         info = torch.iinfo(torch.int32)
         return DerivedQuantizationSpec(
             derived_from=[(source, user), (weight, user)],

@@ -90,9 +90,14 @@ def emit_parts(op: Op, plan: MemoryPlan, most: int) -> Iterator[tuple[list[Kerne
         pool = ConstPool()
 
         def ref(tensor: Tensor, part: Part = part) -> Ref:
-            return _ref(plan, op.output).plus(part.first) if tensor is part.op.output else _ref(plan, tensor)
+            if tensor is part.op.output:
+                return _ref(plan, op.output).plus(part.first)
+            source = op.operand(0) if tensor is part.op.operand(0) else tensor
+            return _ref(plan, source).plus(part.input_first)
 
-        def pitch(tensor: Tensor) -> int:
+        def pitch(tensor: Tensor, part: Part = part) -> int:
+            if tensor is part.op.operand(0) and tensor is not op.operand(0):
+                return _pitch(plan, op.operand(0)) or op.operand(0).shape[-1]
             return _pitch(plan, tensor) if tensor in plan.schedule.storage.places else 0
 
         calls = select(part.op, ref, pool, pitch)

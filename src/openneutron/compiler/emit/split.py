@@ -20,18 +20,23 @@ class Part:
 
     op: Op
     first: int
+    input_first: int = 0  # the first channel it reads; a part of a grouped convolution reads its groups alone
 
 
 def can_split(op: Op) -> bool:
-    """Whether output channels can be computed apart: ungrouped convolutions, and products of one row."""
+    """Whether output channels can be computed apart: convolutions, and products of one row."""
     if op.kind is Builtin.CONV_2D:
-        return op.operand(0).shape[3] == op.operand(1).shape[3]
+        return True
     return op.kind is Builtin.FULLY_CONNECTED and op.output.elements == op.operand(1).shape[0]
 
 
 def split(op: Op, count: int) -> list[Part]:
     """At most `count` parts of nearly equal numbers of channels, in order."""
     channels = op.operand(1).shape[0]
+    groups = op.operand(0).shape[-1] // op.operand(1).shape[-1] if op.kind is Builtin.CONV_2D else 1
+    if groups > 1:
+        step = -(-groups // count)
+        return [_group_part(op, i, min(i + step, groups), groups) for i in range(0, groups, step)]
     size = -(-channels // (count * UNIT)) * UNIT
     return [_part(op, first, min(first + size, channels)) for first in range(0, channels, size)]
 
@@ -41,6 +46,14 @@ def _part(op: Op, first: int, end: int) -> Part:
     bias = [None if t is None else _range(t, first, end) for t in op.inputs[2:]]
     output = dataclasses.replace(op.output, shape=(*op.output.shape[:-1], end - first))
     return Part(Op(op.kind, [op.operand(0), weights, *bias], [output], op.options, op.origin), first)
+
+
+def _group_part(op: Op, first: int, end: int, groups: int) -> Part:
+    channels, width = op.operand(1).shape[0] // groups, op.operand(1).shape[3]
+    part = _part(op, first * channels, end * channels)
+    source = dataclasses.replace(op.operand(0), shape=(*op.operand(0).shape[:3], (end - first) * width))
+    whole = Op(op.kind, [source, *part.op.inputs[1:]], part.op.outputs, op.options, op.origin)
+    return Part(whole, part.first, first * width)
 
 
 def _range(t: Tensor, first: int, end: int) -> Tensor:

@@ -1,0 +1,104 @@
+"""What the table lacks and is written with what it has: delegated whole, and within a step of PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from openneutron.pipeline import compile_model
+from openneutron.run.program import load_program
+
+
+class Call(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Any, layer: nn.Module | None = None):
+        super().__init__()
+        self.function, self.layer = function, layer
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.function(*inputs) if self.layer is None else self.function(self.layer, *inputs)
+
+
+VOLUME = (1, 4, 5, 7, 6)
+EXACT = {  # they only choose among their inputs
+    "adaptive max 1d": (nn.AdaptiveMaxPool1d(3), (1, 4, 10)),
+    "adaptive max 2d": (nn.AdaptiveMaxPool2d((3, 5)), (2, 4, 7, 7)),
+    "adaptive max 2d, no batch": (nn.AdaptiveMaxPool2d((3, None)), (4, 7, 6)),
+    "adaptive max 3d": (nn.AdaptiveMaxPool3d((2, 3, 4)), VOLUME),
+    "max 3d": (nn.MaxPool3d(2), VOLUME),
+    "max 3d, all at once": (
+        nn.MaxPool3d(3, (1, 2, 2), padding=1, dilation=(1, 1, 2), ceil_mode=True),
+        VOLUME,
+    ),
+    "max 3d, no batch": (nn.MaxPool3d((2, 1, 3)), VOLUME[1:]),
+    "max along a dimension": (Call(lambda x: x.max(1)[0]), (2, 5, 3)),
+    "min along a dimension": (Call(lambda x: x.min(-1, keepdim=True)[0]), (2, 5, 3)),
+    "indices unread": (Call(lambda x: nn.functional.max_pool2d(x, 2, return_indices=True)[0]), (1, 3, 6, 6)),
+}
+ROUNDED = {
+    "adaptive average 3d": (nn.AdaptiveAvgPool3d((2, 3, 4)), VOLUME),
+    "average 3d": (nn.AvgPool3d(2), VOLUME),
+    "average 3d, padded": (nn.AvgPool3d(3, 2, padding=1, ceil_mode=True), VOLUME),
+    "average 3d, not counted": (nn.AvgPool3d(3, 2, padding=1, count_include_pad=False), VOLUME),
+    "average 3d, divisor": (nn.AvgPool3d(2, padding=1, divisor_override=5), VOLUME),
+    "conv 3d, groups": (lambda: nn.Conv3d(4, 6, 3, groups=2, padding=1), VOLUME),
+    "conv 3d, depthwise": (
+        lambda: nn.Conv3d(4, 8, (2, 3, 3), 2, groups=4, dilation=(2, 1, 1)),
+        VOLUME,
+    ),
+    "conv 3d, same": (lambda: nn.Conv3d(4, 4, 2, padding="same", groups=2), VOLUME),
+    "transposed 3d": (lambda: nn.ConvTranspose3d(4, 6, 3, stride=2, padding=1, output_padding=1), VOLUME),
+    "transposed 3d, groups": (lambda: nn.ConvTranspose3d(4, 6, (1, 2, 2), stride=2, groups=2), VOLUME),
+}
+
+
+def run(module: nn.Module, *inputs: torch.Tensor) -> tuple[Any, list[np.ndarray], list[np.ndarray]]:
+    """The program, its outputs, and those of the quantized model on the CPU."""
+    programs = [
+        compile_model(module.eval(), inputs, calibration=[inputs], verify=False, delegate=delegate)
+        for delegate in (True, False)
+    ]
+    assert [r.op for r in programs[0].rejected] == [] and len(programs[0].partitions) == 1
+    npu, cpu = (load_program(p.pte).run(inputs) for p in programs)
+    return programs[0], npu, cpu
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_what_only_chooses_is_equal(name):
+    module, shape = EXACT[name]
+    torch.manual_seed(0)
+    _, (npu,), (cpu,) = run(module, torch.randn(shape))
+    np.testing.assert_array_equal(npu, cpu)
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_what_rounds_is_within_a_step(name):
+    made, shape = ROUNDED[name]
+    torch.manual_seed(0)
+    module = made if isinstance(made, nn.Module) else made()
+    program, (npu,), (cpu,) = run(module, torch.randn(shape))
+    (step,) = program.graphs[0].outputs[0].quant.scale
+    assert np.abs(npu - cpu).max() <= 1.001 * step
+
+
+@pytest.mark.parametrize("cell", [nn.GRUCell, nn.LSTMCell, nn.RNNCell])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_a_recurrent_cell_is_one_partition(cell, batch):
+    torch.manual_seed(0)
+    layer = cell(6, 5)
+    if cell is nn.LSTMCell:
+        module = Call(lambda own, x, h, c: own(x, (h, c)), layer)
+        inputs = (torch.randn(*batch, 6), torch.randn(*batch, 5), torch.randn(*batch, 5))
+    else:
+        module, inputs = (
+            Call(lambda own, x, h: own(x, h), layer),
+            (torch.randn(*batch, 6), torch.randn(*batch, 5)),
+        )
+    _, npu, cpu = run(module, *inputs)
+    for a, b in zip(npu, cpu, strict=True):
+        assert np.abs(a - b).max() < 0.03
