@@ -17,9 +17,14 @@ class RandomGraph:
         self.rng = np.random.default_rng(seed)
         self.b = Builder()
         self.pool: list[Tensor] = []
+        self.ends: list[Tensor] = []  # results that no other operator takes
         for index in range(self._int(1, 2)):
-            shape = (1, self._int(4, 12), self._int(4, 12), self._int(1, 9))
-            if self.rng.random() < 0.25:
+            batch = self._pick([1, 1, 1, 2])
+            shape = (batch, self._int(4, 12), self._int(4, 12), self._int(1, 9))
+            if self.rng.random() < 0.15:  # without a batch, as torch allows it
+                flat = self.b.input(f"in{index}", shape[1:], quant=self._quant())
+                self.pool.append(self.b.reshape(flat, (1, *shape[1:])))
+            elif self.rng.random() < 0.25:
                 value = self.b.input(f"in{index}", shape, "float32")
                 self.pool.append(self.b.quantize(value, self._quant()))
             else:
@@ -42,6 +47,7 @@ class RandomGraph:
         if self.rng.random() < 0.3:
             outputs.append(self._pick(self.pool))
         outputs = list(dict.fromkeys(outputs))[-4:] or [self.pool[-1]]
+        outputs += self.ends[-2:]
         if self.rng.random() < 0.25 and outputs[0].dtype == "int8":
             outputs[0] = self.b.dequantize(outputs[0])
         return self.b.graph(outputs)
@@ -313,9 +319,51 @@ class RandomGraph:
             return None
         return self.b.op(Builtin.MIRROR_PAD, [x, self.b.const(amounts)], shape, x.quant, options={"mode": 0})
 
+    def do_grouped_conv(self, x):
+        groups = [g for g in (2, 3, 4) if x.rank == 4 and x.shape[3] % g == 0]
+        return self._conv(x, depthwise=False, groups=self._pick(groups)) if groups else None
+
+    def do_wide_window(self, x):
+        """Windows and strides as large as the map, or larger."""
+        if x.rank != 4 or x.elements > 1200:
+            return None
+        kind = self._pick([Builtin.MAX_POOL_2D, Builtin.AVERAGE_POOL_2D])
+        kernel, stride = ([self._int(1, d + 2) for d in x.shape[1:3]] for _ in range(2))
+        padding = self._pick(list(Padding))
+        out = self._window(x, kernel, stride, (1, 1), padding)
+        if out is None:
+            return None
+        options = {
+            "padding": int(padding),
+            "strideH": stride[0],
+            "strideW": stride[1],
+            "filterHeight": kernel[0],
+            "filterWidth": kernel[1],
+            "fusedActivationFunction": 0,
+        }
+        return self.b.op(kind, [x], (x.shape[0], *out, x.shape[3]), x.quant, options=options)
+
+    def do_gather(self, x):
+        axis = self._int(0, x.rank - 1)
+        indices = self.rng.integers(0, x.shape[axis], self._int(1, 6)).astype(np.int32)
+        shape = [len(indices) if a == axis else d for a, d in enumerate(x.shape)]
+        if np.prod(shape) > 3000:
+            return None
+        return self.b.op(
+            Builtin.GATHER, [x, self.b.const(indices)], shape, x.quant, options={"axis": axis, "batchDims": 0}
+        )
+
+    def do_arg_max(self, x):
+        axis = self._int(0, x.rank - 1)
+        shape = [d for a, d in enumerate(x.shape) if a != axis]
+        axes = self.b.const(np.array(axis, np.int32))
+        self.ends.append(
+            self.b.op(Builtin.ARG_MAX, [x, axes], shape, dtype="int32", options={"outputType": 2})
+        )
+
     # --- helpers ---
 
-    def _conv(self, x, depthwise):
+    def _conv(self, x, depthwise, groups=1):
         if x.rank != 4 or x.dtype != "int8":
             return None
         kh, kw, sh, sw = self._int(1, 3), self._int(1, 3), self._int(1, 2), self._int(1, 2)
@@ -326,8 +374,8 @@ class RandomGraph:
             return None
         c = x.shape[3]
         multiplier = self._pick([1, 1, 2]) if depthwise else 1
-        channels = c * multiplier if depthwise else self._int(1, 12)
-        shape = (1, kh, kw, channels) if depthwise else (channels, kh, kw, c)
+        channels = c * multiplier if depthwise else groups * self._int(1, 12 // groups)
+        shape = (1, kh, kw, channels) if depthwise else (channels, kh, kw, c // groups)
         w, b = self._weights(shape, x, axis=3 if depthwise else 0)
         options = {
             "padding": int(padding),

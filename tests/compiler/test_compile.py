@@ -17,6 +17,7 @@ from openneutron.litert.reference import Reference
 from openneutron.options import CompileOptions
 from openneutron.run.native import NativeModel
 from openneutron.target import find_target
+from tests.compiler.fuzz import WAYS, try_seed
 from tests.compiler.graphs import random_graph, random_inputs
 
 TARGET = find_target("imxrt700")
@@ -46,6 +47,12 @@ def test_random_graphs_are_exact(seed, size, stream):
     result = compiled(graph, STREAMED if stream else PLAIN)
     assert_exact(graph, result, random_inputs(graph, seed))
     check_prefetches(result)
+
+
+@pytest.mark.parametrize("seeds", [range(40), range(40, 80)], ids=str)
+def test_however_random_graphs_are_compiled_they_are_exact(seeds):
+    """The first of what `python -m tests.compiler.fuzz` tries."""
+    assert {try_seed(seed)[0] for seed in seeds} >= set(WAYS)
 
 
 @pytest.mark.parametrize("name", TRAINED)
