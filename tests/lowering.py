@@ -184,12 +184,13 @@ def transposes(graph: Graph) -> int:
 
 
 def output_steps(quantized: torch.fx.GraphModule) -> list[float]:
-    """The step of each output's quantization; every output must come straight from a dequantize."""
+    """The step of each output's quantization, which comes straight from a dequantize; 1 of integers."""
     outputs = quantized.graph.output_node().args[0]
     outputs = outputs if isinstance(outputs, list | tuple) else [outputs]
-    for node in outputs:
-        assert "dequantize_per_tensor" in str(node.target), f"{node} is not quantized"
-    return [float(node.args[1]) for node in outputs]
+    integers = [not node.meta["val"].is_floating_point() for node in outputs]
+    for node, is_integer in zip(outputs, integers, strict=True):
+        assert is_integer or "dequantize_per_tensor" in str(node.target), f"{node} is not quantized"
+    return [1.0 if i else float(node.args[1]) for node, i in zip(outputs, integers, strict=True)]
 
 
 class _Seen(Exception):

@@ -74,7 +74,6 @@ _BY_HAND: dict[str, list[Call]] = {
         )
     ],
     "Bias must be constant": [_conv(_constant(8, 8, 1, 1), bias=_activation(8))],
-    "Groups must be 1 or depthwise": [_conv(_constant(8, 4, 1, 1), groups=2)],
     "Both operands must be 2-D": [
         _matmul("aten.mm.default", self=_activation(1, 2, 2), mat2=_activation(2, 2))
     ],

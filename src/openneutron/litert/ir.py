@@ -111,6 +111,7 @@ class Builtin(IntEnum):
     RSQRT = 76, Trait.UNARY
     SHAPE = 77
     POW = 78, Trait.BINARY
+    ARG_MIN = 79
     REDUCE_MAX = 82, Trait.REDUCES
     PACK = 83, Trait.KEEPS_QUANT
     LOGICAL_OR = 84, Trait.BINARY

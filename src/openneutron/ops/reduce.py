@@ -168,4 +168,56 @@ SOFTMAX = OpSpec(
         for a in ((-1, (3, 10)), (1, (2, 5, 4, 4)), (0, (6,)), (2, (2, 3, 7)), (-1, (2, 3, 4, 5)))
     ),
 )
-ENTRIES = (MEAN, SUM, AMAX, AMIN, SOFTMAX)
+
+
+def _arg(kind: Builtin) -> Lower:
+    """The index of the first extremum, as torch and LiteRT have it; of all values if there is no dim."""
+
+    def lower(at: Lowering, call: Call) -> Tensor:
+        b, x, dim = at.build, at(call.input), call.get("dim")
+        if dim is None:
+            x, dim = b.reshape(x, (x.elements,)), 0
+        axis = normalize(dim, x.rank)
+        shape = tuple(d for a, d in enumerate(x.shape) if a != axis)
+        operands = [x, b.const(np.array(axis, np.int32))]
+        y = b.op(kind, operands, shape, dtype="int64", options={"outputType": _INT64})
+        return b.reshape(y, call.out.shape)
+
+    return lower
+
+
+_INT64 = 4  # TensorType of LiteRT's schema
+
+
+def _arg_cases(name: str) -> tuple[Case, ...]:
+    def over(dim: int | None, keep: bool) -> Any:
+        return lambda torch: lambda x: getattr(torch, name)(x, dim, keep)
+
+    return tuple(
+        Case(f"{len(shape)}d over {dim}{' kept' if keep else ''}", over(dim, keep), (shape,), tolerance=0)
+        for shape, dim, keep in (
+            ((2, 5, 3, 4), 1, False),
+            ((2, 5, 3), -1, True),
+            ((2, 3, 4), None, False),
+            ((7,), 0, True),
+        )
+    )
+
+
+ARGMAX = OpSpec(
+    ("aten.argmax.default",),
+    Observed(),
+    _arg(Builtin.ARG_MAX),
+    cases=_arg_cases("argmax"),
+    integer_result=True,
+    open_only=True,
+)
+ARGMIN = OpSpec(
+    ("aten.argmin.default",),
+    Observed(),
+    _arg(Builtin.ARG_MIN),
+    cases=_arg_cases("argmin"),
+    integer_result=True,
+    open_only=True,
+)
+ENTRIES = (MEAN, SUM, AMAX, AMIN, SOFTMAX, ARGMAX, ARGMIN)

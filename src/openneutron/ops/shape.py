@@ -9,7 +9,7 @@ import numpy as np
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Builtin, Tensor
 from openneutron.ops.common import as_layer, normalize, nxp_limit, quant_of
-from openneutron.ops.spec import Call, Case, Constraint, Lower, Lowering, OpSpec, Shared
+from openneutron.ops.spec import Call, Case, Constraint, Lower, Lowering, OpSpec, Shared, Value
 
 
 def moving(body: Any) -> Lower:
@@ -436,6 +436,80 @@ PIXEL_UNSHUFFLE = OpSpec(
     cases=(Case("x2", lambda torch: torch.nn.PixelUnshuffle(2), ((2, 3, 4, 6),), True, tolerance=0),),
 )
 
+# --------------------------------------------------------------------------------------------------
+# Chosen by constant indices
+
+
+def _gather(b: Builder, x: Tensor, dim: int, indices: np.ndarray) -> Tensor:
+    size = x.shape[dim]
+    places = np.where(indices < 0, indices + size, indices).astype(np.int32)
+    shape = [len(places) if a == dim else d for a, d in enumerate(x.shape)]
+    options = {"axis": dim, "batchDims": 0}
+    return b.op(Builtin.GATHER, [x, b.const(places)], shape, x.quant, options=options)
+
+
+def _lower_index_select(at: Lowering, call: Call) -> Tensor:
+    b, dim = at.build, normalize(call["dim"], call.input.rank)
+    y = _gather(b, at(call.input), dim, call["index"].array().reshape(-1))
+    return b.requantize(b.reshape(y, call.out.shape), quant_of(call))
+
+
+def _lower_index(at: Lowering, call: Call) -> Tensor:
+    b = at.build
+    (dim,) = (d for d, index in enumerate(call["indices"]) if index is not None)
+    y = _gather(b, at(call.input), dim, call["indices"][dim].array())
+    return b.requantize(b.reshape(y, call.out.shape), quant_of(call))
+
+
+def _indices(call: Call) -> list[Value]:
+    return [index for index in call["indices"] if index is not None]
+
+
+def _selecting(dim: int, index: list[int]) -> Any:
+    return lambda torch: lambda x: torch.index_select(x, dim, torch.tensor(index))
+
+
+INDEX_SELECT = OpSpec(
+    ("aten.index_select.default",),
+    Shared(),
+    _lower_index_select,
+    (Constraint("Indices must be constant", lambda c: c["index"].is_const),),
+    tuple(
+        Case(
+            f"{len(shape)}d along {dim}",
+            _selecting(dim, index),
+            (shape,),
+            channels_last=len(shape) == 4,
+            tolerance=0,
+        )
+        for shape, dim, index in (
+            ((2, 5, 3), 1, [4, 0, 0, 2]),
+            ((2, 5, 3, 4), 1, [3, 1]),
+            ((2, 3, 4), -1, [0, 3]),
+            ((6,), 0, [5, 5, 1]),
+        )
+    ),
+    open_only=True,
+)
+INDEX = OpSpec(
+    ("aten.index.Tensor",),
+    Shared(),
+    _lower_index,
+    (
+        Constraint("Indices must be constant", lambda c: all(i.is_const for i in _indices(c))),
+        Constraint(
+            "One dimension must be indexed, by a list of numbers",
+            lambda c: [i.rank for i in _indices(c)] == [1] and _indices(c)[0].dtype != "bool",
+            lambda c: [str(i) for i in _indices(c)],
+        ),
+    ),
+    (
+        Case("second", lambda torch: lambda x: x[:, [2, 0, -1]], ((2, 5, 3),), tolerance=0),
+        Case("first", lambda torch: lambda x: x[[1, 1]], ((2, 5, 3),), tolerance=0),
+    ),
+    open_only=True,
+)
+
 ENTRIES = (
     RESHAPE,
     SQUEEZE,
@@ -450,4 +524,6 @@ ENTRIES = (
     IDENTITY,
     PIXEL_SHUFFLE,
     PIXEL_UNSHUFFLE,
+    INDEX_SELECT,
+    INDEX,
 )

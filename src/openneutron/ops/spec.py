@@ -225,6 +225,7 @@ class OpSpec:
     fuses_activation: bool = False  # a ReLU-like activation after it may be computed in it
     no_op: bool = False  # changes neither values nor their order in memory
     note: str = ""
+    integer_result: bool = False  # the result is integers, which nothing quantizes
     open_only: bool = False  # not covered by NXP's converter: open only
     float_constants: tuple[str, ...] = ()  # arguments that may be constants in float
 

@@ -52,7 +52,7 @@ class Cluster:
     call: Call
     inputs: tuple[Node, ...]  # dequantize nodes of activations, and nodes of constants
     body: tuple[Node, ...]  # the operator, getitem, activation
-    outputs: tuple[Node, ...]  # quantize nodes
+    outputs: tuple[Node, ...]  # quantize nodes; none where the result is integers
 
     @property
     def is_idle(self) -> bool:
@@ -173,12 +173,13 @@ class _Finder:
             outputs, out = self._quantized([node])
         else:
             body, activation = self._body(node, spec)
-            outputs, out = self._result(body[-1])
+            integers = spec.integer_result
+            outputs, out = ((), _value(body[-1], None)) if integers else self._result(body[-1])
         args: dict[str, Any] = {}
         inputs: list[Node] = []
         for key, value in bind_args(node).items():
             if isinstance(value, list | tuple) and any(isinstance(v, Node) for v in value):
-                args[key] = tuple(self._operand(v, key, spec, inputs) for v in value)
+                args[key] = tuple(v and self._operand(v, key, spec, inputs) for v in value)
             else:
                 args[key] = self._operand(value, key, spec, inputs) if isinstance(value, Node) else value
         for step in inputs:

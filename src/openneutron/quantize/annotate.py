@@ -67,9 +67,9 @@ class Annotator:
                 fail("ON104", "option keep_float", f"the model has no layer '{name}'", nearest(name, names))
         for node in model.graph.nodes:
             spec = self.find(op_name(node)) if self.take(node) else None
-            if spec is None or not is_float(node) or node in self.constants or is_annotated(node):
+            if spec is None or node in self.constants or is_annotated(node):
                 continue
-            if _is_finite(model, node):
+            if (is_float(node) or spec.integer_result) and _is_finite(model, node):
                 self._annotate_node(node, spec)
         flatten_sharing(model)
 
@@ -104,7 +104,7 @@ class Annotator:
         for item in chain:
             item.meta[Q_ANNOTATION_KEY] = QuantizationAnnotation(
                 input_qspec_map=inputs if item is node else {},
-                output_qspec=output if item is chain[-1] else None,
+                output_qspec=output if item is chain[-1] and not spec.integer_result else None,
                 _annotated=True,
             )
 

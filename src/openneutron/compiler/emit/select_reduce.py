@@ -97,7 +97,7 @@ def _arg_max(op: Op, ctx: Context) -> list[KernelCall]:
     return [
         mc.ArgMax(
             input=ctx.place(source), output=ctx.ref(op.output), outer=product(source.shape[:axis]),
-            axis=source.shape[axis], inner=product(source.shape[axis + 1 :]), minimum=0,
+            axis=source.shape[axis], inner=product(source.shape[axis + 1 :]), minimum=int(op.kind is Builtin.ARG_MIN),
             index_bytes=element_bytes(op.output),
         )
     ]  # fmt: skip
@@ -108,4 +108,5 @@ RULES: dict[Builtin | str, KernelRule] = {
     Builtin.REDUCE_MAX: KernelRule(_extremum, _extremum_problem),
     Builtin.REDUCE_MIN: KernelRule(_extremum, _extremum_problem),
     Builtin.ARG_MAX: KernelRule(_arg_max, _arg_max_problem),
+    Builtin.ARG_MIN: KernelRule(_arg_max, _arg_max_problem),
 }

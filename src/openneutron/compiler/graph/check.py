@@ -349,6 +349,7 @@ SHAPE_RULES: dict[Builtin, Callable[[Op], list[Shape]]] = {
     Builtin.FULLY_CONNECTED: _fully_connected,
     Builtin.BATCH_MATMUL: _batch_matmul,
     Builtin.ARG_MAX: _arg_max,
+    Builtin.ARG_MIN: _arg_max,
     Builtin.TRANSPOSE: _transpose,
     Builtin.SLICE: _slice,
     Builtin.STRIDED_SLICE: _strided_slice,
