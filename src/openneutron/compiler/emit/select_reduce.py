@@ -97,7 +97,8 @@ def _arg_max(op: Op, ctx: Context) -> list[KernelCall]:
     return [
         mc.ArgMax(
             input=ctx.place(source), output=ctx.ref(op.output), outer=product(source.shape[:axis]),
-            axis=source.shape[axis], inner=product(source.shape[axis + 1 :]), minimum=int(op.kind is Builtin.ARG_MIN),
+            axis=source.shape[axis], inner=product(source.shape[axis + 1 :]),
+            minimum=int(op.kind is Builtin.ARG_MIN),
             index_bytes=element_bytes(op.output),
         )
     ]  # fmt: skip
