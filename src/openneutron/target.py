@@ -193,6 +193,7 @@ class NeutronTargetSpec:
 
     def __init__(self, target: str = DEFAULT_TARGET, *, converter: str = "open"):
         self._target = find_target(target, converter)
+        self.converter = converter
 
     @property
     def target(self) -> Target:

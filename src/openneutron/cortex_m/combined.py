@@ -23,6 +23,7 @@ from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 from openneutron import ops
 from openneutron.cortex_m.quantizer import CortexMInt8Quantizer
 from openneutron.cortex_m.rewrite import rewrite_for_cortex_m
+from openneutron.ops.spec import OPEN
 from openneutron.options import CompileOptions
 from openneutron.package.backend import NeutronPartitioner
 from openneutron.partition.partitioner import sources
@@ -67,7 +68,9 @@ class CombinedQuantizer(Quantizer):
     def annotate(self, model: GraphModule) -> GraphModule:
         """Say of every tensor how it is to be quantized."""
         taken = self._taken(model)
-        Annotator(self._scheme, ops.find, self.keep_float, lambda node: node.name in taken).annotate(model)
+        annotator = Annotator(self._scheme, ops.find, self.keep_float, lambda node: node.name in taken)
+        annotator.islands = self.options.converter == OPEN
+        annotator.annotate(model)
         leave_float(model, self.keep_float)
         self._cortex_m.annotate(model)
         join_fixed(model)
@@ -84,12 +87,13 @@ class CombinedQuantizer(Quantizer):
 class _Trial(Quantizer):
     """Annotates for Neutron a graph that has been prepared for that."""
 
-    def __init__(self, per_channel: bool):
+    def __init__(self, per_channel: bool, islands: bool):
         super().__init__()
         self._scheme = Scheme(per_channel=per_channel)
+        self._islands = islands
 
     def annotate(self, model: GraphModule) -> GraphModule:
-        Annotator(self._scheme, ops.find).annotate(model)
+        Annotator(self._scheme, ops.find, islands=self._islands).annotate(model)
         return model
 
     def validate(self, model: GraphModule) -> None:
@@ -105,7 +109,7 @@ def taken_by_neutron(
     """Names of the nodes Neutron's partitioner takes when everything it can have is quantized for it."""
     trial = copy.deepcopy(model)
     move_exported_model_to_eval(trial)
-    prepared = prepare_pt2e(trial, _Trial(per_channel))
+    prepared = prepare_pt2e(trial, _Trial(per_channel, options.converter == OPEN))
     args, kwargs = example_of(model)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # observers that have seen nothing complain

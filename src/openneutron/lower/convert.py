@@ -19,8 +19,9 @@ from openneutron.litert.rewriter import rewrite
 from openneutron.lower.groups import split_groups
 from openneutron.lower.layout import strip_border_transposes
 from openneutron.lower.rules import finish
-from openneutron.ops.spec import OPEN, FixedOutput, Lowering, Value
-from openneutron.partition.clusters import Cluster, find_clusters
+from openneutron.ops.common import quantized
+from openneutron.ops.spec import OPEN, FixedOutput, FloatLowering, Lowering, Value
+from openneutron.partition.clusters import Cluster, Part, find_clusters
 from openneutron.partition.constants import DEQUANTIZE, DEQUANTIZE_TENSOR, per_tensor_quant
 
 
@@ -58,7 +59,9 @@ def lower_cluster(cluster: Cluster) -> Graph:
             inputs[value.name] = build.input(value.name, value.shape, value.dtype, value.quant)
         return inputs[value.name]
 
-    return build.graph([_result(build, Lowering(build, lookup), cluster)])
+    tensors: dict[str, Tensor] = {}
+    append_cluster(build, Lowering(build, lookup), cluster, tensors)
+    return build.graph(list(dict.fromkeys(tensors.values())))
 
 
 class _Converter:
@@ -137,23 +140,38 @@ class _Converter:
 
 def append_cluster(build: Builder, lowering: Lowering, cluster: Cluster, tensors: dict[str, Tensor]) -> None:
     """Append what a cluster computes; `tensors` has the int8 values by the names of their nodes."""
-    names = [n.name for n in cluster.body or (cluster.node,)]
-    with build.origin(*names):
-        result = _result(build, lowering, cluster)
-    expected = cluster.call.out
+    if len(cluster.parts) == 1:
+        (part,) = cluster.parts
+        with build.origin(*(n.name for n in part.body or (part.node,))):
+            _keep(part, _result(build, lowering, part), tensors)
+        return
+    inside: dict[str, Tensor] = {}
+    at = FloatLowering(lowering, inside)
+    clamped = any(part.spec.real is not None and part.spec.real.unbounded for part in cluster.parts)
+    for part in cluster.parts:
+        assert part.spec.real is not None, f"{part.node} cannot stand in an island"
+        with build.origin(part.node.name):
+            inside[part.last.name] = part.spec.real.body(at, part.call)
+            if part.outputs:
+                assert part.call.out.quant is not None
+                result = quantized(build, inside[part.last.name], part.call.out.quant, clamped)
+                _keep(part, result, tensors)
+
+
+def _keep(part: Part, result: Tensor, tensors: dict[str, Tensor]) -> None:
+    expected = part.call.out
     if result.shape != expected.shape or result.quant != expected.quant:
-        fail("ON301", cluster.node.name, f"lowered to {result!r}, expected {expected} {expected.quant}")
-    for node in cluster.outputs or cluster.body[-1:]:
-        tensors[node.name] = result
+        fail("ON301", part.node.name, f"lowered to {result!r}, expected {expected} {expected.quant}")
+    tensors.update((node.name, result) for node in part.outputs or part.body[-1:])
 
 
-def _result(build: Builder, lowering: Lowering, cluster: Cluster) -> Tensor:
-    """What a cluster computes; requantized where LiteRT fixes the parameters and a quantizer chose others."""
-    intent, call = cluster.spec.quantize, cluster.call
+def _result(build: Builder, lowering: Lowering, part: Part) -> Tensor:
+    """What an operator computes; requantized where LiteRT fixes the parameters and a quantizer did not."""
+    intent, call = part.spec.quantize, part.call
     if not isinstance(intent, FixedOutput) or call.out.quant is None:
-        return cluster.spec.lower(lowering, call)
+        return part.spec.lower(lowering, call)
     fixed = Quant.per_tensor(intent.scale, intent.zero_point)
-    result = cluster.spec.lower(lowering, replace(call, out=replace(call.out, quant=fixed)))
+    result = part.spec.lower(lowering, replace(call, out=replace(call.out, quant=fixed)))
     return build.requantize(result, call.out.quant)
 
 

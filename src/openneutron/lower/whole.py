@@ -103,7 +103,7 @@ class _Whole:
         self.program = program
         self.constants = Constants(program)
         clusters, _ = find_clusters(program)
-        self.ends: dict[Node, Cluster] = {c.body[-1]: c for c in clusters}
+        self.ends: dict[Node, Cluster] = {(c.body or (c.node,))[-1]: c for c in clusters}
         self.inside = {node for c in clusters for node in c.members}
         self.build = Builder("main")
         self.real = RealBuilder(self.build)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -9,15 +11,21 @@ import numpy as np
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Activation, Builtin, Quant, Tensor
 from openneutron.ops.common import (
+    Island,
     activation_of,
     apply,
     as_layer,
+    ceil,
+    floor,
+    in_float,
     island,
     nxp_limit,
+    of_one,
     on_ranks,
+    trunc,
     unary,
 )
-from openneutron.ops.spec import Call, Case, FixedOutput, Lowering, Observed, OpSpec
+from openneutron.ops.spec import Call, Case, FixedOutput, Lowering, Observed, OpSpec, Reach, Real
 
 _RELU_KIND = {
     Activation.RELU: Builtin.RELU,
@@ -35,6 +43,7 @@ def _entry(
     in_place: bool = True,
     also: tuple[str, ...] = (),
     positive: bool = False,
+    real: Real | None = None,
 ) -> OpSpec:
     """A unary function of torch with observed input and output."""
     names = (f"aten.{name}.default", *((f"aten.{name}_.default",) if in_place else ()), *also)
@@ -42,7 +51,22 @@ def _entry(
     def of(torch: Any) -> Any:
         return getattr(torch.nn.functional, function, None) or getattr(torch, function)
 
-    return OpSpec(names, Observed(), lower, cases=on_ranks(1, 5, of, positive=positive), open_only=open_only)
+    cases = on_ranks(1, 5, of, positive=positive)
+    return OpSpec(names, Observed(), lower, cases=cases, open_only=open_only, real=real)
+
+
+def _computed(
+    name: str, body: Island, function: str = "", *, reach: Reach = Reach.NARROW, **flags: Any
+) -> OpSpec:
+    """A function that is composed of LiteRT's float operators, alone and inside an island."""
+    exact, unbounded = flags.pop("exact", False), flags.pop("unbounded", False)
+    real = Real(of_one(body), reach, function=not exact, unbounded=unbounded)
+    return _entry(name, in_float(real), function or name, open_only=True, real=real, **flags)
+
+
+def _direct(kind: Builtin, reach: Reach = Reach.AS_OPERANDS, **flags: bool) -> Real:
+    """LiteRT's own float operator."""
+    return Real(of_one(lambda b, x, _: apply(b, kind, x)), reach, **flags)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -61,6 +85,16 @@ def clamp_bounds(call: Call) -> tuple[float | None, float | None]:
     return None if lo is None else float(lo), None if hi is None else float(hi)
 
 
+def _clamped(b: Builder, x: Tensor, call: Call) -> Tensor:
+    lo, hi = clamp_bounds(call)
+    # torch applies the lower bound first, so that the upper one wins where they cross.
+    x = x if lo is None else apply(b, Builtin.MAXIMUM, x, lo)
+    return x if hi is None else apply(b, Builtin.MINIMUM, x, hi)
+
+
+CLAMPED = Real(of_one(_clamped))
+
+
 def _lower_clamp(at: Lowering, call: Call) -> Tensor:
     lo, hi = clamp_bounds(call)
     kind = (
@@ -70,13 +104,7 @@ def _lower_clamp(at: Lowering, call: Call) -> Tensor:
     )
     if kind is not None:
         return unary(kind)(at, call)
-
-    def body(b: Builder, x: Tensor, _: Call) -> Tensor:
-        # torch applies the lower bound first, so that the upper one wins where they cross.
-        x = x if lo is None else apply(b, Builtin.MAXIMUM, x, lo)
-        return x if hi is None else apply(b, Builtin.MINIMUM, x, hi)
-
-    return island(body)(at, call)
+    return in_float(CLAMPED)(at, call)
 
 
 _PUBLISHED_BOUNDS = {(-1.0, 1.0), (0.0, 1.0), (0.0, 6.0), (0.0, None)}
@@ -98,6 +126,7 @@ RELU = OpSpec(
     ("aten.relu.default", "aten.relu_.default"),
     Observed(),
     unary(Builtin.RELU),
+    real=CLAMPED,
     cases=on_ranks(1, 5, as_layer("ReLU"))
     + (Case("in place", lambda torch: lambda x: torch.relu_(x * 1.5), ((2, 3, 4),)),),
 )
@@ -105,12 +134,14 @@ RELU6 = OpSpec(
     ("aten.relu6.default", "aten.relu6_.default"),
     Observed(),
     unary(Builtin.RELU6),
+    real=CLAMPED,
     cases=on_ranks(1, 5, as_layer("ReLU6")),
 )
 HARDTANH = OpSpec(
     ("aten.hardtanh.default", "aten.hardtanh_.default"),
     Observed(),
     _lower_clamp,
+    real=CLAMPED,
     requires=(
         nxp_limit(
             _BOUNDS.sentence,
@@ -128,6 +159,7 @@ CLAMP = OpSpec(
     ("aten.clamp.default", "aten.clamp_.default"),
     Observed(),
     _lower_clamp,
+    real=CLAMPED,
     requires=(_BOUNDS,),
     cases=tuple(
         _clamp_case(*b)
@@ -138,6 +170,7 @@ CLAMP_MIN = OpSpec(
     ("aten.clamp_min.default", "aten.clamp_min_.default"),
     Observed(),
     _lower_clamp,
+    real=CLAMPED,
     open_only=True,
     cases=on_ranks(2, 4, lambda torch: lambda x: torch.clamp_min(x, -0.25)),
 )
@@ -145,6 +178,7 @@ CLAMP_MAX = OpSpec(
     ("aten.clamp_max.default", "aten.clamp_max_.default"),
     Observed(),
     _lower_clamp,
+    real=CLAMPED,
     open_only=True,
     cases=on_ranks(2, 4, lambda torch: lambda x: torch.clamp_max(x, 0.25)),
 )
@@ -156,12 +190,14 @@ SIGMOID = OpSpec(
     ("aten.sigmoid.default", "aten.sigmoid_.default"),
     FixedOutput(1 / 256, -128),
     unary(Builtin.LOGISTIC),
+    real=_direct(Builtin.LOGISTIC, Reach.NARROW, function=True),
     cases=on_ranks(1, 5, as_layer("Sigmoid")),
 )
 TANH = OpSpec(
     ("aten.tanh.default", "aten.tanh_.default"),
     FixedOutput(1 / 128, 0),
     unary(Builtin.TANH),
+    real=_direct(Builtin.TANH, Reach.NARROW, function=True),
     cases=on_ranks(1, 5, as_layer("Tanh")),
 )
 
@@ -199,11 +235,25 @@ GELU = OpSpec(
     open_only=True,
     cases=on_ranks(1, 5, as_layer("GELU")) + (Case("tanh", as_layer("GELU", "tanh"), ((2, 8),)),),
 )
-ABS = _entry("abs", unary(Builtin.ABS), "abs")
-EXP = _entry("exp", unary(Builtin.EXP), "exp")
-LOG = _entry("log", unary(Builtin.LOG), "log", positive=True)
-RSQRT = _entry("rsqrt", unary(Builtin.RSQRT), "rsqrt", positive=True)
-NEG = _entry("neg", _lower_neg, "neg")
+ABS = _entry("abs", unary(Builtin.ABS), "abs", real=_direct(Builtin.ABS))
+EXP = _entry(
+    "exp", unary(Builtin.EXP), "exp", real=_direct(Builtin.EXP, Reach.WIDE, function=True, unbounded=True)
+)
+
+
+def _log(b: Builder, x: Tensor, _: Call | None = None) -> Tensor:
+    """The logarithm, of no less than the smallest number: below it there is none."""
+    return apply(b, Builtin.LOG, apply(b, Builtin.MAXIMUM, x, SMALLEST))
+
+
+SMALLEST = 1.1754944e-38
+_LOGARITHM = Real(of_one(_log), Reach.NARROW, function=True)
+LOG = _entry("log", unary(Builtin.LOG), "log", positive=True, real=_LOGARITHM)
+RSQRT = _entry(
+    "rsqrt", unary(Builtin.RSQRT), "rsqrt", positive=True,
+    real=_direct(Builtin.RSQRT, Reach.WIDE, unbounded=True),
+)  # fmt: skip
+NEG = _entry("neg", _lower_neg, "neg", real=_direct(Builtin.NEG))
 HARDSWISH = _entry("hardswish", unary(Builtin.HARD_SWISH), "hardswish")
 
 # --------------------------------------------------------------------------------------------------
@@ -263,10 +313,28 @@ def _selu(b: Builder, x: Tensor, _: Call) -> Tensor:
     return apply(b, Builtin.ADD, apply(b, Builtin.MUL, apply(b, Builtin.RELU, x), scale), negative)
 
 
+def _pow(b: Builder, x: Tensor, call: Call) -> Tensor:
+    """x^p; small whole and half powers by operations that IEEE 754 defines."""
+    exponent = float(call["exponent"])
+    whole = abs(exponent)
+    if whole == 0.5:
+        return apply(b, Builtin.SQRT if exponent > 0 else Builtin.RSQRT, x)
+    if whole not in (1.0, 2.0, 3.0, 4.0):
+        return apply(b, Builtin.POW, x, exponent)
+    result = x
+    if whole > 1:
+        result = apply(b, Builtin.MUL, x, x)
+    if whole > 2:
+        result = apply(b, Builtin.MUL, result, x if whole == 3 else result)
+    return result if exponent > 0 else apply(b, Builtin.DIV, 1.0, result)
+
+
+_POWER = Real(of_one(_pow), Reach.WIDE, unbounded=True)
+
+
 def _lower_pow(at: Lowering, call: Call) -> Tensor:
     """x*x in int8 where the exponent is 2, otherwise an island."""
-    exponent = float(call["exponent"])
-    if exponent == 2.0:
+    if float(call["exponent"]) == 2.0:
         x = at(call.input)
         return at.build.op(
             Builtin.MUL,
@@ -275,34 +343,94 @@ def _lower_pow(at: Lowering, call: Call) -> Tensor:
             call.out.quant,
             options={"fusedActivationFunction": Activation.NONE},
         )
-    return island(lambda b, x, _: apply(b, Builtin.POW, x, exponent))(at, call)
+    return in_float(_POWER)(at, call)
 
 
+def _whole(b: Builder, x: Tensor, _: Call) -> Tensor:
+    """The nearest whole number, halves to the even one: LiteRT's reference kernels have no ROUND."""
+    below = floor(b, x)
+    rest = apply(b, Builtin.SUB, x, below)
+    above = apply(b, Builtin.ADD, below, 1.0)
+    even = apply(b, Builtin.MUL, floor(b, apply(b, Builtin.MUL, above, 0.5)), 2.0)
+    half = apply(b, Builtin.EQUAL, rest, 0.5, result="bool")
+    more = apply(b, Builtin.GREATER, rest, 0.5, result="bool")
+    return apply(b, Builtin.SELECT_V2, half, even, apply(b, Builtin.SELECT_V2, more, above, below))
+
+
+def _log1p(b: Builder, x: Tensor, call: Call) -> Tensor:
+    return _log(b, apply(b, Builtin.ADD, x, 1.0), call)
+
+
+def _log_to(base: float) -> Island:
+    return lambda b, x, call: apply(b, Builtin.MUL, _log(b, x, call), 1 / math.log(base))
+
+
+def _log_sigmoid(b: Builder, x: Tensor, _: Call) -> Tensor:
+    return apply(b, Builtin.NEG, _log_exp_plus_one(b, apply(b, Builtin.NEG, x)))
+
+
+def _of_exponentials(sign: float) -> Island:
+    """(e^x + sign * e^-x) / 2."""
+
+    def body(b: Builder, x: Tensor, _: Call) -> Tensor:
+        up, down = apply(b, Builtin.EXP, x), apply(b, Builtin.EXP, apply(b, Builtin.NEG, x))
+        return apply(b, Builtin.MUL, apply(b, Builtin.ADD, up, apply(b, Builtin.MUL, down, sign)), 0.5)
+
+    return body
+
+
+def _round_cases(torch: Any) -> Any:
+    return lambda x: torch.round(x, decimals=1)
+
+
+FLOOR = _computed("floor", lambda b, x, _: floor(b, x), exact=True)
+CEIL = _computed("ceil", lambda b, x, _: ceil(b, x), exact=True)
+TRUNC = _computed("trunc", lambda b, x, _: trunc(b, x), exact=True)
+SIGN = _computed("sign", lambda b, x, _: apply(b, Builtin.SIGN, x), exact=True)
+ROUND = dataclasses.replace(
+    _computed("round", _whole, exact=True),
+    names=("aten.round.default", "aten.round_.default"),
+    cases=on_ranks(1, 4, lambda torch: torch.round) + (Case("decimals", _round_cases, ((2, 8),)),),
+)
+LOG2 = _computed("log2", _log_to(2), positive=True)
+LOG10 = _computed("log10", _log_to(10), positive=True)
+LOG1P = _computed("log1p", _log1p, positive=True)
+EXPM1 = _computed(
+    "expm1", lambda b, x, _: apply(b, Builtin.SUB, apply(b, Builtin.EXP, x), 1.0), reach=Reach.WIDE
+)
+SINH = _computed("sinh", _of_exponentials(-1.0), reach=Reach.WIDE)
+COSH = _computed("cosh", _of_exponentials(1.0), reach=Reach.WIDE)
+LOG_SIGMOID = _computed("log_sigmoid", _log_sigmoid, "logsigmoid", in_place=False)
 SILU = _entry("silu", island(_silu), "silu", open_only=True)
 HARDSIGMOID = _entry("hardsigmoid", island(_hardsigmoid), "hardsigmoid", open_only=True)
 MISH = _entry("mish", island(_mish), "mish", open_only=True)
 SOFTPLUS = _entry("softplus", island(_softplus), "softplus", open_only=True, in_place=False)
 ELU = _entry("elu", island(_elu), "elu", open_only=True)
 SELU = _entry("selu", island(_selu), "selu", open_only=True)
-SQRT = _entry(
-    "sqrt", island(lambda b, x, _: apply(b, Builtin.SQRT, x)), "sqrt", open_only=True, positive=True
-)
-RECIPROCAL = _entry(
-    "reciprocal",
-    island(lambda b, x, _: apply(b, Builtin.DIV, 1.0, x)),
-    "reciprocal",
-    open_only=True,
-    positive=True,
-)
+SQRT = _computed("sqrt", lambda b, x, _: apply(b, Builtin.SQRT, x), exact=True, positive=True)
+RECIPROCAL = _computed(
+    "reciprocal", lambda b, x, _: apply(b, Builtin.DIV, 1.0, x), exact=True, unbounded=True,
+    reach=Reach.WIDE, positive=True,
+)  # fmt: skip
 SIN = _entry("sin", island(lambda b, x, _: apply(b, Builtin.SIN, x)), "sin", open_only=True)
 COS = _entry("cos", island(lambda b, x, _: apply(b, Builtin.COS, x)), "cos", open_only=True)
+
+
+def _power_of(exponent: float) -> Any:
+    return lambda torch: lambda x: (x + 0.5).pow(exponent)
+
+
 SQUARE = OpSpec(
     ("aten.pow.Tensor_Scalar", "aten.pow_.Scalar"),
     Observed(),
     _lower_pow,
     open_only=True,
+    real=_POWER,
     cases=on_ranks(1, 5, lambda torch: lambda x: x.pow(2))
-    + (Case("exponent 1.5", lambda torch: lambda x: x.pow(1.5), ((2, 8),), positive=True),),
+    + tuple(
+        Case(f"exponent {p}", _power_of(p), ((2, 8),), positive=True)
+        for p in (1.5, 3, -1, 0.5, -0.5, 4, 2.2, -1.7, 0.3)
+    ),
 )
 
 ENTRIES = (
@@ -333,4 +461,16 @@ ENTRIES = (
     SIN,
     COS,
     SQUARE,
+    FLOOR,
+    CEIL,
+    TRUNC,
+    ROUND,
+    SIGN,
+    LOG2,
+    LOG10,
+    LOG1P,
+    EXPM1,
+    SINH,
+    COSH,
+    LOG_SIGMOID,
 )

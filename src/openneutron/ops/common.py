@@ -9,7 +9,17 @@ import numpy as np
 
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Activation, Builtin, Quant, Tensor
-from openneutron.ops.spec import EIQ, Call, Case, Constraint, Lower, Lowering
+from openneutron.ops.spec import (
+    EIQ,
+    Call,
+    Case,
+    Constraint,
+    FloatBody,
+    FloatLowering,
+    Lower,
+    Lowering,
+    Real,
+)
 
 # --------------------------------------------------------------------------------------------------
 # Lowering
@@ -24,7 +34,38 @@ def unary(kind: Builtin, **options: Any) -> Lower:
     return lower
 
 
+def in_float(real: Real) -> Lower:
+    """An operator as an island of its own: dequantized, computed in float, quantized."""
+
+    def lower(at: Lowering, call: Call) -> Tensor:
+        return quantized(at.build, real.body(FloatLowering(at), call), quant_of(call), real.unbounded)
+
+    return lower
+
+
+def quantized(b: Builder, x: Tensor, quant: Quant, clamped: bool) -> Tensor:
+    """A float result as int8; clamped first if it may be infinite, which LiteRT's QUANTIZE does not take."""
+    if clamped:
+        low, high = (quant.scale[0] * (bound - quant.zero_point[0]) for bound in (-128, 127))
+        x = apply(b, Builtin.MINIMUM, apply(b, Builtin.MAXIMUM, x, low), high)
+    return b.quantize(x, quant)
+
+
+def elementwise(kind: Builtin, *arguments: str) -> FloatBody:
+    """The body of an operator that LiteRT has in float: its operands are the named arguments."""
+
+    def body(at: FloatLowering, call: Call) -> Tensor:
+        return apply(at.build, kind, *(at.number(call[name]) for name in arguments))
+
+    return body
+
+
 Island = Callable[[Builder, Tensor, Call], Tensor]
+
+
+def of_one(body: Island) -> FloatBody:
+    """The body of a function of one tensor."""
+    return lambda at, call: body(at.build, at.tensor(call.input), call)
 
 
 def island(body: Island) -> Lower:
@@ -49,6 +90,22 @@ def apply(
     tensors = [b.const(np.float32(o).reshape(1)) if not isinstance(o, Tensor) else o for o in operands]
     shape = np.broadcast_shapes(*(t.shape for t in tensors))
     return b.op(kind, list(tensors), shape, None, dtype=result, options=options)
+
+
+def floor(b: Builder, x: Tensor) -> Tensor:
+    """The next whole number below."""
+    return apply(b, Builtin.FLOOR, x)
+
+
+def ceil(b: Builder, x: Tensor) -> Tensor:
+    """The next whole number above: LiteRT's reference kernels have no CEIL."""
+    return apply(b, Builtin.NEG, floor(b, apply(b, Builtin.NEG, x)))
+
+
+def trunc(b: Builder, x: Tensor) -> Tensor:
+    """The next whole number towards zero."""
+    negative = apply(b, Builtin.LESS, x, 0.0, result="bool")
+    return apply(b, Builtin.SELECT_V2, negative, ceil(b, x), floor(b, x))
 
 
 def quant_of(call: Call) -> Quant:

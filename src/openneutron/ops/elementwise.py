@@ -6,17 +6,30 @@ from typing import Any
 
 import numpy as np
 
-from openneutron.diagnostics import fail
 from openneutron.litert.ir import Builtin, Quant, Tensor
-from openneutron.ops.common import fused, on_ranks, quant_of
+from openneutron.ops.common import (
+    apply,
+    elementwise,
+    floor,
+    fused,
+    in_float,
+    nxp_limit,
+    on_ranks,
+    quant_of,
+    trunc,
+)
 from openneutron.ops.spec import (
     Call,
     Case,
     Constraint,
+    FloatBody,
+    FloatLowering,
     Lower,
     Lowering,
     Observed,
     OpSpec,
+    Reach,
+    Real,
     Shared,
     Value,
     Values,
@@ -88,13 +101,20 @@ def _with_constant(function: Any) -> Case:
     return Case("constant", make, ((2, 3, 4, 4),), channels_last=True)
 
 
-def _arithmetic(name: str, kind: Builtin, function: Any, requires: tuple[Constraint, ...] = ()) -> OpSpec:
+def _arithmetic(
+    name: str,
+    kind: Builtin,
+    function: Any,
+    requires: tuple[Constraint, ...] = (),
+    reach: Reach = Reach.AS_OPERANDS,
+) -> OpSpec:
     return OpSpec(
         (f"aten.{name}.Tensor", f"aten.{name}_.Tensor"),
         Observed(),
         binary(kind),
         requires,
         fuses_activation=True,
+        real=Real(elementwise(kind, "self", "other"), reach),
         cases=on_ranks(1, 5, lambda torch: function, inputs=2)
         + _broadcast_cases(function)
         + (_with_relu(function), _with_constant(function)),
@@ -103,19 +123,11 @@ def _arithmetic(name: str, kind: Builtin, function: Any, requires: tuple[Constra
 
 ADD = _arithmetic("add", Builtin.ADD, lambda x, y: x + y, (_ALPHA,))
 SUB = _arithmetic("sub", Builtin.SUB, lambda x, y: x - y, (_ALPHA,))
-MUL = _arithmetic("mul", Builtin.MUL, lambda x, y: x * y)
+MUL = _arithmetic("mul", Builtin.MUL, lambda x, y: x * y, reach=Reach.NARROW)
 
 
-def _lower_div(at: Lowering, call: Call) -> Tensor:
+def _by_constant(at: Lowering, call: Call, divisor: np.ndarray) -> Tensor:
     """Division by a constant is multiplication by its reciprocal, requantized symmetrically."""
-    divisor = np.atleast_1d(call["other"].real())
-    if not divisor.all():
-        fail(
-            "ON303",
-            call.name,
-            "the divisor is quantized to zero",
-            "Its smallest values vanish beside its largest.",
-        )
     inverse = 1.0 / divisor
     scale = max(float(np.abs(inverse).max()) / 127, 1e-12)
     factor = at.build.const(np.rint(inverse / scale).astype(np.int8), Quant.per_tensor(scale))
@@ -124,21 +136,70 @@ def _lower_div(at: Lowering, call: Call) -> Tensor:
     )
 
 
+_QUOTIENT = Real(elementwise(Builtin.DIV, "self", "other"), Reach.NARROW, unbounded=True)
+
+
+def _lower_div(at: Lowering, call: Call) -> Tensor:
+    other = call["other"]
+    if isinstance(other, Value) and other.is_const and (divisor := np.atleast_1d(other.real())).all():
+        return _by_constant(at, call, divisor)
+    return in_float(_QUOTIENT)(at, call)
+
+
+_CONSTANT_DIVISOR = nxp_limit(
+    "The divisor must be constant",
+    lambda c: isinstance(c["other"], Value) and c["other"].is_const,
+    hint="Compute the reciprocal in the model and multiply by it, or use the open converter.",
+    violated_by=Case("two inputs", lambda torch: lambda x, y: x / y, ((2, 8), (2, 8)), positive=True),
+)
+
+
+def _quotients(function: Any) -> tuple[Case, ...]:
+    shapes = (((2, 3, 4, 5), (2, 3, 4, 5)), ((2, 3, 4, 4), (1, 3, 1, 1)), ((2, 6), (2, 1)), ((7,), (7,)))
+    return tuple(
+        Case(f"{a} by {b}", lambda torch: function(torch), (a, b), positive=True, channels_last=len(a) == 4)
+        for a, b in shapes
+    )
+
+
 DIV = OpSpec(
     ("aten.div.Tensor", "aten.div_.Tensor"),
     Observed(),
     _lower_div,
-    fuses_activation=True,
-    requires=(
-        Constraint(
-            "The divisor must be constant",
-            lambda c: isinstance(c["other"], Value) and c["other"].is_const,
-            hint="Compute the reciprocal in the model and multiply by it.",
-            violated_by=Case("two inputs", lambda torch: lambda x, y: x / y, ((2, 8), (2, 8)), positive=True),
-        ),
+    requires=(_CONSTANT_DIVISOR,),
+    real=_QUOTIENT,
+    note="by a constant it becomes a multiplication",
+    cases=(Case("scalar", lambda torch: lambda x: x / 3.0, ((2, 3, 4, 4),), channels_last=True),)
+    + _quotients(lambda torch: lambda x, y: x / y),
+)
+
+
+def _rounded(at: FloatLowering, call: Call) -> Tensor:
+    """A quotient rounded down, or towards zero."""
+    mode = "floor" if call.op.startswith("aten.floor_divide") else call.get("rounding_mode")
+    quotient = _QUOTIENT.body(at, call)
+    if mode is None:
+        return quotient
+    return (floor if mode == "floor" else trunc)(at.build, quotient)
+
+
+_ROUNDED = Real(_rounded, Reach.NARROW, unbounded=True)
+DIV_MODE = OpSpec(
+    (
+        "aten.div.Tensor_mode",
+        "aten.div_.Tensor_mode",
+        "aten.floor_divide.default",
+        "aten.floor_divide_.Tensor",
     ),
-    note="by a constant only; becomes a multiplication",
-    cases=(Case("scalar", lambda torch: lambda x: x / 3.0, ((2, 3, 4, 4),), channels_last=True),),
+    Observed(),
+    in_float(_ROUNDED),
+    real=_ROUNDED,
+    open_only=True,
+    note="floor and trunc",
+    # What is rounded jumps: a quotient beside a whole number may fall on its other side.
+    cases=_quotients(lambda torch: lambda x, y: torch.div(x, y + 1, rounding_mode="floor"))[:1]
+    + _quotients(lambda torch: lambda x, y: torch.div(x, y + 1, rounding_mode="trunc"))[2:3]
+    + _quotients(lambda torch: lambda x, y: torch.floor_divide(x, y + 1))[3:],
 )
 
 
@@ -150,6 +211,7 @@ def _extremum(name: str, kind: Builtin) -> OpSpec:
         (f"aten.{name}.default",),
         Shared(Values.CHOSEN),
         _lower_extremum(kind),
+        real=Real(elementwise(kind, "self", "other")),
         cases=on_ranks(1, 5, make, inputs=2, tolerance=0)
         + (Case("broadcast", make, ((2, 3, 4, 5), (1, 3, 1, 1)), channels_last=True, tolerance=0),),
     )
@@ -157,6 +219,99 @@ def _extremum(name: str, kind: Builtin) -> OpSpec:
 
 MAXIMUM = _extremum("maximum", Builtin.MAXIMUM)
 MINIMUM = _extremum("minimum", Builtin.MINIMUM)
+
+# --------------------------------------------------------------------------------------------------
+# Comparisons, and what is chosen by them. A truth value has no int8 form: it stays inside an island.
+
+_COMPARED = {
+    "gt": Builtin.GREATER, "ge": Builtin.GREATER_EQUAL, "lt": Builtin.LESS, "le": Builtin.LESS_EQUAL,
+    "eq": Builtin.EQUAL, "ne": Builtin.NOT_EQUAL,
+}  # fmt: skip
+
+
+_OF_TRUTHS = (Builtin.LOGICAL_AND, Builtin.LOGICAL_OR, Builtin.LOGICAL_NOT)
+
+
+def _truth(kind: Builtin, *arguments: str) -> FloatBody:
+    def body(at: FloatLowering, call: Call) -> Tensor:
+        take = at if kind in _OF_TRUTHS else at.number
+        return apply(at.build, kind, *(take(call[name]) for name in arguments), result="bool")
+
+    return body
+
+
+def _comparison(name: str) -> OpSpec:
+    def chosen(torch: Any) -> Any:
+        return lambda x, y: torch.where(getattr(torch, name)(x, y), x, y * 0.5)
+
+    def by_number(torch: Any) -> Any:
+        return lambda x: torch.where(getattr(torch, name)(x, 0.25), x, -x)
+
+    real = Real(_truth(_COMPARED[name], "self", "other"))
+    return OpSpec(
+        (f"aten.{name}.Tensor", f"aten.{name}.Scalar"),
+        Observed(),
+        in_float(real),
+        real=real,
+        open_only=True,
+        note="as the condition of `where`",
+        cases=(Case("tensors", chosen, ((2, 3, 4, 4),) * 2, channels_last=True),)
+        + (Case("a number", by_number, ((2, 8),)),),
+    )
+
+
+def _logical(name: str, kind: Builtin, *arguments: str) -> OpSpec:
+    def make(torch: Any) -> Any:
+        def function(x: Any, y: Any) -> Any:
+            conditions = (x > 0, y > 0)[: len(arguments)]
+            return torch.where(getattr(torch, name)(*conditions), x, y)
+
+        return function
+
+    real = Real(_truth(kind, *arguments))
+    return OpSpec(
+        (f"aten.{name}.default",),
+        Observed(),
+        in_float(real),
+        real=real,
+        open_only=True,
+        note="as the condition of `where`",
+        cases=(Case("two conditions", make, ((2, 3, 4), (2, 3, 4))),),
+    )
+
+
+def _where(at: FloatLowering, call: Call) -> Tensor:
+    values = [at.number(call[name]) for name in ("self", "other")]
+    return apply(at.build, Builtin.SELECT_V2, at(call["condition"]), *values)
+
+
+_CHOICE = Real(_where)
+
+
+def _masked(torch: Any) -> Any:
+    class Masked(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mask", torch.eye(4, dtype=torch.bool))
+
+        def forward(self, x: Any, y: Any) -> Any:
+            return torch.where(self.mask, x, y)
+
+    return Masked()
+
+
+WHERE = OpSpec(
+    ("aten.where.self",),
+    Observed(inputs=("self", "other")),
+    in_float(_CHOICE),
+    real=_CHOICE,
+    open_only=True,
+    note="the condition is a comparison, or a constant",
+    cases=(
+        Case("mask", _masked, ((2, 4, 4), (2, 4, 4))),
+        Case("broadcast", lambda torch: lambda x, y: torch.where(x > y, x, y), ((2, 3, 4, 4), (1, 3, 1, 1))),
+    ),
+)
 
 # --------------------------------------------------------------------------------------------------
 # Per channel
@@ -273,4 +428,13 @@ BATCH_NORM = OpSpec(
     ),
 )
 
-ENTRIES = (ADD, SUB, MUL, DIV, MAXIMUM, MINIMUM, PRELU, BATCH_NORM)
+COMPARISONS = tuple(_comparison(name) for name in _COMPARED)
+LOGICAL = (
+    _logical("logical_and", Builtin.LOGICAL_AND, "self", "other"),
+    _logical("logical_or", Builtin.LOGICAL_OR, "self", "other"),
+    _logical("logical_not", Builtin.LOGICAL_NOT, "self"),
+)
+
+ENTRIES = (
+    ADD, SUB, MUL, DIV, DIV_MODE, MAXIMUM, MINIMUM, *COMPARISONS, *LOGICAL, WHERE, PRELU, BATCH_NORM,
+)  # fmt: skip

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from openneutron.litert.ir import Activation, Builtin, Quant, Tensor
-from openneutron.ops.common import dims_of, normalize, nxp_limit, quant_of
-from openneutron.ops.spec import Call, Case, FixedOutput, Lower, Lowering, Observed, OpSpec, Shared, Values
+from openneutron.ops.common import apply, dims_of, in_float, normalize, nxp_limit, quant_of
+from openneutron.ops.spec import (
+    Call,
+    Case,
+    Constraint,
+    FixedOutput,
+    FloatLowering,
+    Lower,
+    Lowering,
+    Observed,
+    OpSpec,
+    Reach,
+    Real,
+    Shared,
+    Values,
+)
 
 
 def _reduce(at: Lowering, call: Call, kind: Builtin, quant: Quant) -> Tensor:
@@ -17,6 +32,21 @@ def _reduce(at: Lowering, call: Call, kind: Builtin, quant: Quant) -> Tensor:
     b, x, dims = at.build, call.input, dims_of(call)
     kept = tuple(1 if i in dims else d for i, d in enumerate(x.shape))
     return b.op(kind, [at(x), b.const(np.array(dims, np.int32))], kept, quant, options={"keepDims": True})
+
+
+def over_dims(at: FloatLowering, x: Tensor, dims: Sequence[int], kind: Builtin) -> Tensor:
+    """A float reduction with unit dimensions kept."""
+    kept = tuple(1 if i in dims else d for i, d in enumerate(x.shape))
+    axes = at.build.const(np.array(dims, np.int32))
+    return at.build.op(kind, [x, axes], kept, dtype="float32", options={"keepDims": True})
+
+
+def _real(kind: Builtin, reach: Reach = Reach.AS_OPERANDS) -> Real:
+    def body(at: FloatLowering, call: Call) -> Tensor:
+        y = over_dims(at, at.tensor(call.input), dims_of(call), kind)
+        return at.build.reshape(y, call.out.shape)
+
+    return Real(body, reach, reduces=True)
 
 
 def _lower_mean(at: Lowering, call: Call) -> Tensor:
@@ -85,11 +115,13 @@ MEAN = OpSpec(
         ),
     ),
     _cases("mean") + (Case("all", lambda torch: lambda x: x.mean(), ((2, 3, 4),)),),
+    real=_real(Builtin.MEAN),
 )
 SUM = OpSpec(
     ("aten.sum.dim_IntList", "aten.sum.default"),
     Observed(),
     _lower_sum,
+    real=_real(Builtin.SUM),
     cases=_cases("sum"),
     note="computed as n * mean",
 )
@@ -97,13 +129,79 @@ AMAX = OpSpec(
     ("aten.amax.default",),
     Shared(Values.CHOSEN),
     _extremum(Builtin.REDUCE_MAX),
+    real=_real(Builtin.REDUCE_MAX),
     cases=_cases("amax", tolerance=0),
 )
 AMIN = OpSpec(
     ("aten.amin.default",),
     Shared(Values.CHOSEN),
     _extremum(Builtin.REDUCE_MIN),
+    real=_real(Builtin.REDUCE_MIN),
     cases=_cases("amin", tolerance=0),
+)
+
+
+# --------------------------------------------------------------------------------------------------
+# Norms
+
+
+def _norm(at: FloatLowering, call: Call) -> Tensor:
+    """(sum of |x|^p)^(1/p), its limits for p = 0 and infinite p."""
+    b, x, p, dims = at.build, at.tensor(call.input), float(call.get("ord", 2.0)), dims_of(call)
+    if p == 0:
+        some = apply(b, Builtin.NOT_EQUAL, x, 0.0, result="bool")
+        one, zero = (b.const(np.full(1, n, np.float32)) for n in (1, 0))
+        y = over_dims(at, apply(b, Builtin.SELECT_V2, some, one, zero), dims, Builtin.SUM)
+    elif math.isinf(p):
+        kind = Builtin.REDUCE_MAX if p > 0 else Builtin.REDUCE_MIN
+        y = over_dims(at, apply(b, Builtin.ABS, x), dims, kind)
+    elif p == 1:
+        y = over_dims(at, apply(b, Builtin.ABS, x), dims, Builtin.SUM)
+    elif p == 2:
+        y = apply(b, Builtin.SQRT, over_dims(at, apply(b, Builtin.MUL, x, x), dims, Builtin.SUM))
+    else:
+        powers = apply(b, Builtin.POW, apply(b, Builtin.ABS, x), p)
+        total = over_dims(at, powers, dims, Builtin.SUM)
+        y = apply(b, Builtin.POW, apply(b, Builtin.MAXIMUM, total, 1e-30), 1 / p)
+    return b.reshape(y, call.out.shape)
+
+
+def _norm_case(p: float, dim: Any, keepdim: bool, shape: tuple[int, ...]) -> Case:
+    def make(torch: Any) -> Any:
+        return lambda x: torch.linalg.vector_norm(x, p, dim, keepdim)
+
+    return Case(f"ord {p:g} {len(shape)}d over {dim}", make, (shape,), channels_last=len(shape) == 4)
+
+
+_NORM = Real(_norm, Reach.WIDE, reduces=True)
+VECTOR_NORM = OpSpec(
+    ("aten.linalg_vector_norm.default",),
+    Observed(),
+    in_float(_NORM),
+    (
+        Constraint(
+            "The order of a norm must be positive, 0 or infinite",
+            lambda c: float(c.get("ord", 2.0)) >= 0 or math.isinf(float(c.get("ord", 2.0))),
+            lambda c: c.get("ord", 2.0),
+            hint="Compute it with pow and sum.",
+            violated_by=Case(
+                "negative",
+                lambda torch: lambda x: torch.linalg.vector_norm(x, -2.0, -1),
+                ((3, 8),),
+                positive=True,
+            ),
+        ),
+    ),
+    real=_NORM,
+    open_only=True,
+    cases=(
+        _norm_case(2, (1, 2), True, (2, 5, 4, 3)),
+        _norm_case(2, -1, False, (3, 10)),
+        _norm_case(1, 1, True, (2, 5, 4)),
+        _norm_case(float("inf"), None, False, (2, 5, 4)),
+        _norm_case(3, (2, 3), False, (2, 3, 4, 5)),
+        _norm_case(0, 1, False, (2, 8)),
+    ),
 )
 
 
@@ -220,4 +318,4 @@ ARGMIN = OpSpec(
     integer_result=True,
     open_only=True,
 )
-ENTRIES = (MEAN, SUM, AMAX, AMIN, SOFTMAX, ARGMAX, ARGMIN)
+ENTRIES = (MEAN, SUM, AMAX, AMIN, VECTOR_NORM, SOFTMAX, ARGMAX, ARGMIN)

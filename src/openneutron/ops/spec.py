@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from openneutron.diagnostics import Reject
-from openneutron.litert.ir import Activation, Quant, Tensor
+from openneutron.litert.ir import Activation, Builtin, Quant, Tensor
 
 if TYPE_CHECKING:
     from openneutron.litert.build import Builder
@@ -213,6 +213,68 @@ class Lowering:
 Lower = Callable[[Lowering, Call], Tensor]
 
 
+class FloatLowering:
+    """What an operator is lowered with inside an island: every value is a float tensor of LiteRT."""
+
+    def __init__(self, at: Lowering, inside: Mapping[str, Tensor] | None = None):
+        self.build = at.build
+        self._at = at
+        self._inside = {} if inside is None else inside
+        self._known: dict[str, Tensor] = {}
+
+    def __call__(self, value: Value | float) -> Tensor | float:
+        """The float tensor of a value: computed in the island, dequantized, or constant; numbers stay so."""
+        if not isinstance(value, Value):
+            return value
+        if value.name in self._inside:
+            return self._inside[value.name]
+        if value.name not in self._known:
+            self._known[value.name] = self._make(value)
+        return self._known[value.name]
+
+    def _make(self, value: Value) -> Tensor:
+        if not value.is_const:
+            return self.build.dequantize(self._at(value))
+        real = value.array() if value.dtype == "bool" else value.real().astype(np.float32)
+        return self.build.const(real, name=value.name)
+
+    def number(self, value: Value | float) -> Tensor | float:
+        """The same with truth values as 1 and 0."""
+        found = self(value)
+        if not isinstance(found, Tensor) or found.dtype != "bool":
+            return found
+        one, zero = (self.build.const(np.full(1, n, np.float32)) for n in (1, 0))
+        return self.build.op(Builtin.SELECT_V2, [found, one, zero], found.shape, dtype="float32")
+
+    def tensor(self, value: Value) -> Tensor:
+        """The float tensor of a value that is no number."""
+        tensor = self.number(value)
+        assert isinstance(tensor, Tensor)
+        return tensor
+
+
+FloatBody = Callable[[FloatLowering, Call], Tensor]
+
+
+class Reach(Enum):
+    """What is known of a float result inside an island."""
+
+    NARROW = "narrow"  # about as wide as what int8 holds: rounding it costs little
+    AS_OPERANDS = "as operands"  # as wide as the widest of its operands
+    WIDE = "wide"  # a range no 8 bits hold: squares, exponentials, reciprocals
+
+
+@dataclass(frozen=True)
+class Real:
+    """How an operator is computed in float, as a part of an island of several operators."""
+
+    body: FloatBody
+    reach: Reach = Reach.AS_OPERANDS
+    function: bool = False  # not defined by IEEE 754: of one int8 tensor, or the last of its island
+    unbounded: bool = False  # may be infinite: its island's results are clamped before they are quantized
+    reduces: bool = False
+
+
 @dataclass(frozen=True)
 class OpSpec:
     """One operator: its names at the ATen and the Edge level, and what every stage needs to know of it."""
@@ -228,6 +290,7 @@ class OpSpec:
     integer_result: bool = False  # the result is integers, which nothing quantizes
     open_only: bool = False  # not covered by NXP's converter: open only
     float_constants: tuple[str, ...] = ()  # arguments that may be constants in float
+    real: Real | None = None  # how it is computed inside a float island; None: it cannot stand in one
 
     @property
     def unquantized(self) -> tuple[str, ...]:

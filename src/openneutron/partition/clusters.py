@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,8 +45,8 @@ REQUANTIZE = OpSpec((QUANTIZE_TENSOR,), None, _lower_requantize, open_only=True)
 
 
 @dataclass(frozen=True, eq=False)
-class Cluster:
-    """One quantized operator: the node that computes, everything that belongs to it, and its call."""
+class Part:
+    """An operator of a cluster: the node that computes, everything that belongs to it, and its call."""
 
     node: Node
     spec: OpSpec
@@ -55,14 +56,36 @@ class Cluster:
     outputs: tuple[Node, ...]  # quantize nodes; none where the result is integers
 
     @property
-    def is_idle(self) -> bool:
-        """Whether it computes nothing, or only other parameters: not worth a partition of its own."""
-        return self.spec.no_op or self.spec is REQUANTIZE
+    def last(self) -> Node:
+        """The node that holds its result in float."""
+        return self.body[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Cluster:
+    """One quantized operator, or several with no quantization between them: an island."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def node(self) -> Node:
+        """The node that computes, of several the last one."""
+        return self.parts[-1].node
+
+    @property
+    def body(self) -> tuple[Node, ...]:
+        """The nodes that compute."""
+        return tuple(node for part in self.parts for node in part.body)
 
     @property
     def members(self) -> tuple[Node, ...]:
         """Every node of the cluster."""
-        return self.inputs + self.body + self.outputs
+        return tuple(node for part in self.parts for node in (*part.inputs, *part.body, *part.outputs))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it computes nothing, or only other parameters: not worth a partition of its own."""
+        return all(part.spec.no_op or part.spec is REQUANTIZE for part in self.parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,14 +155,20 @@ def find_clusters(program: ExportedProgram, converter: str = OPEN) -> tuple[list
     clusters: list[Cluster] = []
     rejected: list[Rejected] = []
     taken: set[Node] = set()
+    finder.find_islands(program)
     for node in program.graph.nodes:
         if not (is_compute(node) or is_requantize(node)) or node in taken:
             continue
         if finder.constants.find(node) is not None:
             continue  # computed at compile time, wherever it is used
+        island = finder.islands.get(node)
+        if island is not None and node is not island[-1]:
+            continue  # decided about with its last operator
         try:
-            cluster = finder.cluster(node)
+            cluster = finder.cluster(node) if island is None else finder.island(island)
         except _Refused as refused:
+            if island is not None:
+                rejected += [Rejected(n, op_name(n), refused.reject) for n in island if n is not node]
             rejected.append(Rejected(node, op_name(node) or str(node.target), refused.reject))
         else:
             clusters.append(cluster)
@@ -151,9 +180,64 @@ class _Finder:
     def __init__(self, program: ExportedProgram, converter: str):
         self.constants = Constants(program)
         self.converter = converter
+        self.islands: dict[Node, list[Node]] = {}
+        self.position: dict[Node, int] = {}
+
+    def find_islands(self, program: ExportedProgram) -> None:
+        """Group operators that hand float values to one another, where every one can stand in an island."""
+        group: dict[Node, list[Node]] = {}
+        for node in program.graph.nodes:
+            if not self._is_real(node):
+                continue
+            mine = group.setdefault(node, [node])
+            for source in node.all_input_nodes:
+                if source in group and group[source] is not mine:
+                    mine = [*group[source], *mine]
+                    for member in mine:
+                        group[member] = mine
+        position = self.position = {node: index for index, node in enumerate(program.graph.nodes)}
+        for members in {id(m): m for m in group.values()}.values():
+            if len(members) > 1:
+                members.sort(key=position.__getitem__)
+                self.islands.update(dict.fromkeys(members, members))
+
+    def _is_real(self, node: Node) -> bool:
+        spec = find(op_name(node)) if is_compute(node) else None
+        return spec is not None and spec.real is not None and self.constants.find(node) is None
+
+    def island(self, nodes: list[Node]) -> Cluster:
+        """The cluster of several operators; raises `_Refused` if they cannot be one."""
+        inside = set(nodes)
+        parts = tuple(self._part(node, inside) for node in nodes)
+        if not any(part.outputs for part in parts):
+            raise _Refused(_not_quantized("its result is not quantized to int8"))
+        if self.converter != OPEN:
+            raise _Refused(
+                Reject(
+                    "ON203",
+                    "Only the open converter computes several operators in float between int8 tensors",
+                    "Quantize with NeutronQuantizer(NeutronTargetSpec(converter='eiq')), which rounds there.",
+                )
+            )
+        if (problem := island_problem(parts)) is not None:
+            raise _Refused(problem)
+        readers = [u for p in parts for q in p.outputs for step in q.users for u in step.users]
+        if any(self.position[u] < self.position[nodes[-1]] for u in readers if u not in inside):
+            raise _Refused(
+                Reject(
+                    "ON203",
+                    "Float values of a group must not be read before the group is complete",
+                    "Quantize the result that is read first: give the model to NeutronQuantizer.",
+                )
+            )
+        return Cluster(parts)
 
     def cluster(self, node: Node) -> Cluster:
         """The cluster around an operator; raises `_Refused` with the reason if there is none."""
+        return Cluster((self._part(node),))
+
+    def _part(self, node: Node, inside: Collection[Node] = ()) -> Part:
+        """An operator with what belongs to it; `inside` are those of its island, itself among them."""
         name = op_name(node)
         spec = REQUANTIZE if name == QUANTIZE_TENSOR else find(name)
         if spec is None:
@@ -172,18 +256,20 @@ class _Finder:
             activation = Activation.NONE
             outputs, out = self._quantized([node])
         else:
-            body, activation = self._body(node, spec)
+            body, activation = ((node,), Activation.NONE) if inside else self._body(node, spec)
             integers = spec.integer_result
-            outputs, out = ((), _value(body[-1], None)) if integers else self._result(body[-1])
+            outputs, out = ((), _value(body[-1], None)) if integers else self._result(body[-1], inside)
         args: dict[str, Any] = {}
         inputs: list[Node] = []
         for key, value in bind_args(node).items():
             if isinstance(value, list | tuple) and any(isinstance(v, Node) for v in value):
-                args[key] = tuple(v and self._operand(v, key, spec, inputs) for v in value)
+                args[key] = tuple(v and self._operand(v, key, spec, inputs, inside) for v in value)
+            elif isinstance(value, Node):
+                args[key] = self._operand(value, key, spec, inputs, inside)
             else:
-                args[key] = self._operand(value, key, spec, inputs) if isinstance(value, Node) else value
+                args[key] = value
         for step in inputs:
-            others = [u.name for u in step.users if u is not node and u not in inputs]
+            others = [u.name for u in step.users if u is not node and u not in inputs and u not in inside]
             if others:
                 raise _Refused(
                     Reject(
@@ -192,13 +278,13 @@ class _Finder:
                         "Lower with to_edge_transform_and_lower, which gives each reader its own.",
                     )
                 )
-        call = Call(node.name, name, args, out, activation)
+        call = Call((body or (node,))[-1].name, name, args, out, activation)
         if not any(not v.is_const for v in call.tensors):
             raise _Refused(Reject("ON202", "it has no quantized input"))
         reject = spec.check(call, self.converter)
         if reject is not None:
             raise _Refused(reject)
-        return Cluster(node, spec, call, tuple(dict.fromkeys(inputs)), body, outputs)
+        return Part(node, spec, call, tuple(dict.fromkeys(inputs)), body, outputs)
 
     def _body(self, node: Node, spec: OpSpec) -> tuple[tuple[Node, ...], Activation]:
         """The operator, its getitem if it has several results, and an activation that fuses into it."""
@@ -220,8 +306,10 @@ class _Finder:
             body.append(user)
         return tuple(body), activation
 
-    def _result(self, last: Node) -> tuple[tuple[Node, ...], Value]:
-        users = list(last.users)
+    def _result(self, last: Node, inside: Collection[Node] = ()) -> tuple[tuple[Node, ...], Value]:
+        users = [u for u in last.users if u not in inside]
+        if inside and not users and last.users:
+            return (), _value(last, None)
         quantizers = [u for u in users if op_name(u) == QUANTIZE_TENSOR]
         if len(quantizers) != len(users) or not users:
             raise _Refused(_not_quantized("its result is not quantized to int8"))
@@ -235,14 +323,19 @@ class _Finder:
             _check_int8(q, "its result")
         return tuple(quantizers), _value(quantizers[0], quants.pop())
 
-    def _operand(self, node: Node, key: str, spec: OpSpec, inputs: list[Node]) -> Value:
+    def _operand(
+        self, node: Node, key: str, spec: OpSpec, inputs: list[Node], inside: Collection[Node] = ()
+    ) -> Value:
+        if node in inside:
+            return _value(node, None)
         while _is_plain_copy(node):
             inputs.append(node)
             node = node.all_input_nodes[0]
         found = self.constants.find(node)
         if found is not None:
             constant, nodes = found
-            if constant.quant is None and constant.dtype.startswith("float") and key not in spec.unquantized:
+            float_constant = constant.quant is None and constant.dtype.startswith("float")
+            if float_constant and key not in spec.unquantized and not inside:
                 raise _Refused(_not_quantized(f"its constant '{key}' is not quantized to int8"))
             inputs += nodes
             return Value(
@@ -319,3 +412,41 @@ def _not_quantized(problem: str) -> Reject:
         "Quantize with NeutronQuantizer and lower with to_edge_transform_and_lower: to_edge alone decomposes "
         "operators into float parts.",
     )
+
+
+def island_problem(parts: Sequence[Part]) -> Reject | None:
+    """Why operators cannot be computed as one island: where a function stands that no kernel computes."""
+    made = {part.last.name: part for part in parts}
+    read = {value.name for part in parts for value in part.call.tensors if value.name in made}
+    for part in parts:
+        assert part.spec.real is not None
+        if not part.spec.real.function:
+            continue
+        inside = [made[v.name] for v in part.call.tensors if v.name in made]
+        last = part.last.name not in read and len(part.call.tensors) == 1
+        if inside and not last and not all(_of_one_byte(p, made) for p in inside):
+            return Reject(
+                "ON203",
+                f"{part.call.op} of a float value must be the last of its group",
+                "Quantize its operand: give the model to NeutronQuantizer.",
+            )
+    return None
+
+
+def _of_one_byte(part: Part, made: Mapping[str, Part]) -> bool:
+    """Whether a value of an island is a function of one int8 tensor, element by element."""
+    sources: set[str] = set()
+
+    def visit(current: Part) -> bool:
+        assert current.spec.real is not None
+        for value in current.call.tensors:
+            if value.name in made:
+                if not visit(made[value.name]):
+                    return False
+            elif not value.is_const:
+                sources.add(value.name)
+            elif math.prod(value.shape) != 1:
+                return False
+        return not current.spec.real.reduces
+
+    return visit(part) and len(sources) == 1

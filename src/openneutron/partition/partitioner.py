@@ -123,12 +123,17 @@ class TablePartitioner(Partitioner):
         # A partition of no-ops may yet be refused, and what is kept whole must be delegated.
         found, rejected = self._clusters(ep)
         self._whole_reasons = {r.node.name: r.reject for r in rejected if r.reject.code != "ON202"}
-        clusters = [c for c in found if not c.is_idle and op_name(c.node) not in _DECOMPOSES_WELL]
+        nodes = [
+            part.node
+            for cluster in found
+            for part in cluster.parts
+            if len(cluster.parts) > 1 or not (cluster.is_idle or op_name(part.node) in _DECOMPOSES_WELL)
+        ]
         decomposed = torch.export.default_decompositions()
         whole = {
-            c.node.name: op
-            for c in clusters
-            if (op := overload(c.node)) is not None and op in decomposed and not _aliases(op)
+            node.name: op
+            for node in nodes
+            if (op := overload(node)) is not None and op in decomposed and not _aliases(op)
         }
 
         def keep(node: Node) -> bool:
@@ -162,7 +167,7 @@ class TablePartitioner(Partitioner):
         for group in group_clusters(exported_program.graph, clusters):
             if not self.delegation.allow_no_op_partitions and all(c.is_idle for c in group):
                 reject = Reject("ON206", "The partition would only hold operators that compute nothing")
-                self.rejected += [Rejected(c.node, op_name(c.node), reject) for c in group]
+                self.rejected += [Rejected(p.node, op_name(p.node), reject) for c in group for p in c.parts]
                 continue
             tag = f"neutron_{len(tags)}"
             tags[tag] = self.delegation_spec
@@ -185,11 +190,12 @@ class TablePartitioner(Partitioner):
         clusters, rejected = find_clusters(program, self.options.converter)
         kept = []
         for cluster in clusters:
-            reject = self._excluded(cluster.node) or self.refuses(cluster)
+            excluded = (self._excluded(part.node) for part in cluster.parts)
+            reject = next((e for e in excluded if e is not None), None) or self.refuses(cluster)
             if reject is None:
                 kept.append(cluster)
             else:
-                rejected.append(Rejected(cluster.node, op_name(cluster.node), reject))
+                rejected += [Rejected(part.node, op_name(part.node), reject) for part in cluster.parts]
         return kept, rejected
 
     def _excluded(self, node: Node) -> Reject | None:

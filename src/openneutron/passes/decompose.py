@@ -137,6 +137,7 @@ DECOMPOSITIONS: dict[str, Decomposition] = {
     "aten.std.dim": lambda **kwargs: _var(**kwargs).sqrt(),
     "aten.roll.default": _roll,
     "aten.square.default": lambda self: self * self,
+    "aten.round.decimals": lambda self, decimals: torch.round(self * 10.0**decimals) * 10.0**-decimals,
     "aten.glu.default": _glu,
     "aten.addcmul.default": lambda self, tensor1, tensor2, value: self + tensor1 * tensor2 * value,
     "aten.baddbmm.default": lambda self, batch1, batch2, beta, alpha: (

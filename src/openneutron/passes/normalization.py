@@ -47,9 +47,10 @@ def _group_norm(
     eps: float,
     cudnn_enabled: bool,
 ) -> Tensor:
-    grouped = input.reshape(input.shape[0], num_groups, -1)
-    x = _normalize(grouped, [2], eps).reshape(input.shape)
-    return _affine(x, _per_channel(weight, x.dim()), _per_channel(bias, x.dim()))
+    # Weights and bias too are taken by group: nothing but reshapes stands outside of the arithmetic.
+    grouped = input.reshape(input.shape[0], num_groups, input.shape[1] // num_groups, -1)
+    per_group = [None if t is None else t.reshape(1, num_groups, -1, 1) for t in (weight, bias)]
+    return _affine(_normalize(grouped, [2, 3], eps), *per_group).reshape(input.shape)
 
 
 def _instance_norm(

@@ -25,6 +25,7 @@ from openneutron.fx import bind_args, is_float, op_name, tensor_of
 from openneutron.ops.spec import FixedOutput, Observed, OpSpec, Shared, Weighted
 from openneutron.passes.graph import constant, constants_only
 from openneutron.passes.patterns import batch_norm_after, fusible_activation_after
+from openneutron.quantize.groups import find_groups
 from openneutron.quantize.schemes import Scheme
 from openneutron.quantize.sharing import flatten_sharing
 
@@ -57,6 +58,8 @@ class Annotator:
     # Nodes whose output has parameters known without observing, directly or through operators that move data.
     fixed: dict[Node, FixedOutput] = field(default_factory=dict)
     constants: set[Node] = field(default_factory=set)
+    islands: bool = True  # leave groups of wide values unquantized in between
+    groups: dict[Node, set[Node]] = field(default_factory=dict)
 
     def annotate(self, model: GraphModule) -> None:
         """Annotate every node the table has an intent for, and that nobody has annotated yet."""
@@ -65,13 +68,32 @@ class Annotator:
         for name in self.keep_float:
             if name not in names:
                 fail("ON104", "option keep_float", f"the model has no layer '{name}'", nearest(name, names))
+        if self.islands:
+            self.groups = find_groups(model.graph.nodes, self.find, self._may_group, self.constants)
         for node in model.graph.nodes:
             spec = self.find(op_name(node)) if self.take(node) else None
             if spec is None or node in self.constants or is_annotated(node):
                 continue
-            if (is_float(node) or spec.integer_result) and _is_finite(model, node):
+            if not _is_finite(model, node):
+                continue
+            if node in self.groups:
+                self._annotate_member(node, self.groups[node])
+            elif is_float(node) or spec.integer_result:
                 self._annotate_node(node, spec)
         flatten_sharing(model)
+
+    def _may_group(self, node: Node) -> bool:
+        return self._is_free(node) and node.name not in self.keep_float
+
+    def _annotate_member(self, node: Node, group: set[Node]) -> None:
+        """An operator of a group: what comes from outside is quantized, and what goes out."""
+        outside = [n for n in _operands(node) if n not in group and n not in self.constants]
+        leaves = not all(user in group for user in node.users)
+        node.meta[Q_ANNOTATION_KEY] = QuantizationAnnotation(
+            input_qspec_map={n: self._input(n) for n in outside},
+            output_qspec=self.scheme.activation() if leaves and is_float(node) else None,
+            _annotated=True,
+        )
 
     def _annotate_node(self, node: Node, spec: OpSpec) -> None:
         chain = self._chain(node, spec.fuses_activation)

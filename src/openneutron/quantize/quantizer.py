@@ -8,6 +8,7 @@ from torch.fx import GraphModule
 from torchao.quantization.pt2e.quantizer import Quantizer
 
 from openneutron import ops
+from openneutron.ops.spec import OPEN
 from openneutron.passes import ATEN_PASSES, PTQ, QAT, run_passes
 from openneutron.quantize.annotate import Annotator, Find
 from openneutron.quantize.schemes import Scheme
@@ -48,7 +49,8 @@ class NeutronQuantizer(Quantizer):
     def annotate(self, model: GraphModule) -> GraphModule:
         """Say of every tensor how it is to be quantized."""
         with stage(QUANTIZER):
-            Annotator(self._scheme, self._find, self._keep_float).annotate(model)
+            islands = self.neutron_target_spec.converter == OPEN
+            Annotator(self._scheme, self._find, self._keep_float, islands=islands).annotate(model)
         return model
 
     def validate(self, model: GraphModule) -> None:

@@ -57,7 +57,7 @@ def refusal(graph: Graph) -> Reject | None:
     Operators that have no kernel of their own are left out: they become tables, or the compiler refuses them.
     """
     for op in legalize(graph).ops:
-        is_float = any(t is not None and t.dtype == "float32" for t in op.inputs)
+        is_float = any(t is not None and t.dtype in ("float32", "bool") for t in op.inputs)
         if rule_of(op) is None or is_float or all(t is None or t.is_const for t in op.inputs):
             continue
         if (refused := supports(op)) is not None:

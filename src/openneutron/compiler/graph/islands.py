@@ -19,7 +19,7 @@ from openneutron.compiler.graph.shapes import axes_of
 from openneutron.compiler.graph.steps import FUNCTIONS, Steps, steps_of
 from openneutron.compiler.graph.tables import ByteFunction, arity, byte_functions, is_byte, values_of
 from openneutron.compiler.microcode.expression import Instruction, IslandOp, Reduction
-from openneutron.litert.ir import Activation, Builtin, Graph, Op, Tensor
+from openneutron.litert.ir import Activation, Builtin, Graph, Op, Tensor, constant
 from openneutron.litert.rewriter import Rewriter, rewrite
 
 ISLAND = "Island"
@@ -229,9 +229,13 @@ class _Former:
         if tensor.is_const and tensor.elements == 1:
             value = expression.number(float(tensor.array.reshape(-1)[0]))
         elif tensor.is_const or tensor in self.exists:
-            if tensor.dtype != "float32":
+            if tensor.dtype == "bool" and tensor.is_const:
+                truth = constant(f"{tensor.name}_float", tensor.array.astype(np.float32))
+                value = expression.load(truth, tensor.shape)
+            elif tensor.dtype == "float32":
+                value = expression.load(tensor, tensor.shape)
+            else:
                 raise NoIsland
-            value = expression.load(tensor, tensor.shape)
         elif (region := self.regions.get(tensor)) is not None and region.source.elements == tensor.elements:
             value = self._byte(expression, tensor, region)
         elif (op := self.producers.get(tensor)) is not None and op in self.inside:

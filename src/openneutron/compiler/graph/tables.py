@@ -95,7 +95,10 @@ def values_of(region: ByteFunction) -> np.ndarray | None:
     standing = {source: start}
     ops: list[Op] = []
     for number, op in enumerate(region.ops):
-        inputs = [t if t is None else standing.get(t) or _scalar(t, number) for t in op.inputs]
+        inputs = [
+            t if t is None else standing.get(t) or _scalar(t, f"c{number}_{index}")
+            for index, t in enumerate(op.inputs)
+        ]
         output = Tensor(f"y{number}", (256,), op.output.dtype, op.output.quant)
         standing[op.output] = output
         ops.append(Op(op.kind, inputs, [output], op.options))
@@ -107,8 +110,8 @@ def values_of(region: ByteFunction) -> np.ndarray | None:
     return values
 
 
-def _scalar(tensor: Tensor, number: int) -> Tensor:
-    return constant(f"c{number}", tensor.array.reshape(1), tensor.quant)
+def _scalar(tensor: Tensor, name: str) -> Tensor:
+    return constant(name, tensor.array.reshape(1), tensor.quant)
 
 
 def clamp_table(low: int, high: int) -> np.ndarray:

@@ -1,0 +1,137 @@
+"""Groups of operators that are not quantized in between, because their values have a range no 8 bits hold.
+
+Squares, exponentials, reciprocals and norms, and sums of such, lose everything when they are rounded to 256
+steps. From each of them a group grows: forwards until the range is an ordinary one again, backwards over
+operators that nobody else reads. The open converter computes a group as one island, in float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from torch.fx import Node
+
+from openneutron.fx import is_float, op_name, tensor_of
+from openneutron.ops.spec import OpSpec, Reach, Real
+
+_MOST = 32  # operators of a group
+_PRODUCTS = ("aten.mul.Tensor", "aten.div.Tensor")
+_ARITHMETIC = (*_PRODUCTS, "aten.add.Tensor", "aten.sub.Tensor")
+_NEVER_BEFORE = ("aten.relu", "aten.hardtanh", "aten.clamp", "aten.sigmoid", "aten.tanh")
+_SIZE_RATIO = 4
+
+
+@dataclass
+class _Grower:
+    find: Callable[[str], OpSpec | None]
+    may: Callable[[Node], bool]
+    constants: Collection[Node]
+
+    def real(self, node: Node) -> Real | None:
+        """How a node is computed in an island; None if it cannot or may not be in one."""
+        spec = self.find(op_name(node)) if node.op == "call_function" else None
+        if spec is None or spec.real is None or node in self.constants or not self.may(node):
+            return None
+        return spec.real
+
+    def starts(self, node: Node) -> bool:
+        """Whether a node's own result is wide, or is a truth value, which has no int8 form."""
+        real = self.real(node)
+        if real is None:
+            return False
+        if real.reach is Reach.WIDE or not is_float(node):
+            return True
+        args = node.args
+        return op_name(node) == "aten.mul.Tensor" and args[0] is args[1]
+
+    def is_wide(self, node: Node, group: set[Node]) -> bool:
+        """Whether a member's result is wide: by itself, or as its operands in the group are."""
+        if self.starts(node):
+            return True
+        real = self.real(node)
+        if real is None or real.reach is not Reach.AS_OPERANDS:
+            return False
+        return any(n in group and self.is_wide(n, group) for n in node.all_input_nodes)
+
+    def grow(self, seed: Node) -> set[Node]:
+        """The group around a wide node."""
+        group = {seed}
+        changed = True
+        while changed and len(group) < _MOST:
+            changed = False
+            for node in list(group):
+                for user in node.users:
+                    if user not in group and self._joins(node, user, group):
+                        group.add(user)
+                        changed = True
+            for node in list(group):
+                for source in node.all_input_nodes:
+                    if source not in group and self._is_only_for(source, group):
+                        group.add(source)
+                        changed = True
+        return group
+
+    def _joins(self, node: Node, user: Node, group: set[Node]) -> bool:
+        """Whether what reads a member belongs to the group."""
+        real, mine = self.real(user), self.real(node)
+        if real is None or mine is None or not is_float(user):
+            return real is not None and not is_float(user)
+        if mine.function and any(n in group for n in node.all_input_nodes):
+            return False  # a function of a float value is the last of its island
+        if self.is_wide(node, group):
+            return not real.function or all(n is node for n in user.all_input_nodes)
+        if real.function:
+            return False
+        name = op_name(user)
+        if name in _PRODUCTS and _elements(node) * _SIZE_RATIO <= _elements(user):
+            return True  # a factor for each channel or row
+        others = [n for n in user.all_input_nodes if n is not node]
+        return name in _ARITHMETIC and bool(others) and all(n in self.constants for n in others)
+
+    def _is_only_for(self, node: Node, group: set[Node]) -> bool:
+        """Whether a node computes for the group alone, and may be computed in it."""
+        real = self.real(node)
+        if real is None or op_name(node).startswith(_NEVER_BEFORE) or not is_float(node):
+            return real is not None and not is_float(node)
+        if real.function:
+            return False
+        return bool(node.users) and all(user in group for user in node.users)
+
+
+def find_groups(
+    nodes: Iterable[Node],
+    find: Callable[[str], OpSpec | None],
+    may: Callable[[Node], bool],
+    constants: Collection[Node],
+) -> dict[Node, set[Node]]:
+    """For each node of a group of two or more, its group; no edge inside one is quantized."""
+    grower = _Grower(find, may, constants)
+    found: dict[Node, set[Node]] = {}
+    for node in list(nodes):
+        if node in found or not grower.starts(node):
+            continue
+        group = grower.grow(node)
+        for other in [found[n] for n in group if n in found]:
+            group |= other
+        if len(group) > 1 and _is_sound(group, grower):
+            found.update(dict.fromkeys(group, group))
+    return found
+
+
+def _is_sound(group: set[Node], grower: _Grower) -> bool:
+    """Whether a group can be an island: a function of a float value has one operand, and no reader inside."""
+    for node in group:
+        real = grower.real(node)
+        assert real is not None
+        inside = [n for n in node.all_input_nodes if n in group]
+        if real.function and inside and (any(u in group for u in node.users) or len(inside) > 1):
+            return False
+        if not is_float(node) and not all(user in group for user in node.users):
+            return False
+    return True
+
+
+def _elements(node: Node) -> int:
+    tensor = tensor_of(node)
+    return 0 if tensor is None else int(tensor.numel())
