@@ -187,7 +187,8 @@ def output_steps(quantized: torch.fx.GraphModule) -> list[float]:
     """The step of each output's quantization, which comes straight from a dequantize; 1 of integers."""
     outputs = quantized.graph.output_node().args[0]
     outputs = outputs if isinstance(outputs, list | tuple) else [outputs]
-    integers = [not node.meta["val"].is_floating_point() for node in outputs]
+    values = [node.meta.get("val") for node in outputs]  # dequantize steps that torchao puts in have none
+    integers = [value is not None and not value.is_floating_point() for value in values]
     for node, is_integer in zip(outputs, integers, strict=True):
         assert is_integer or "dequantize_per_tensor" in str(node.target), f"{node} is not quantized"
     return [1.0 if i else float(node.args[1]) for node, i in zip(outputs, integers, strict=True)]
