@@ -123,7 +123,8 @@ def test_excluding_add_does_not_exclude_addmm(name: str) -> None:
     partitioner = look(quantize(Sums(), [inputs]), inputs, _spec(operators_not_to_delegate=[name]))
     assert [r.op for r in partitioner.rejected] == ["aten.add.Tensor"]
     assert partitioner.rejected[0].reject.code == "ON204"
-    assert [c.call.op for p in partitioner.partitions for c in p] == ["aten.addmm.default"]
+    parts = [part for p in partitioner.partitions for cluster in p for part in cluster.parts]
+    assert [part.call.op for part in parts] == ["aten.addmm.default"]
 
 
 def test_misspelt_exclusion_is_an_error_with_a_suggestion() -> None:
