@@ -192,6 +192,7 @@ VECTOR_NORM = OpSpec(
             ),
         ),
     ),
+    may_be_infinite=("ord",),
     real=_NORM,
     open_only=True,
     cases=(

@@ -290,6 +290,7 @@ class OpSpec:
     integer_result: bool = False  # the result is integers, which nothing quantizes
     open_only: bool = False  # not covered by NXP's converter: open only
     float_constants: tuple[str, ...] = ()  # arguments that may be constants in float
+    may_be_infinite: tuple[str, ...] = ()  # numbers among the arguments that need not be finite
     real: Real | None = None  # how it is computed inside a float island; None: it cannot stand in one
 
     @property

@@ -249,7 +249,7 @@ class _Finder:
                 )
             )
         for key, value in bind_args(node).items():
-            if isinstance(value, float) and not math.isfinite(value):
+            if isinstance(value, float) and not math.isfinite(value) and key not in spec.may_be_infinite:
                 raise _Refused(Reject("ON203", f"Numbers must be finite (got {key} = {value})"))
         if spec is REQUANTIZE:
             body: tuple[Node, ...] = ()

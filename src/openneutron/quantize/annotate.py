@@ -74,7 +74,7 @@ class Annotator:
             spec = self.find(op_name(node)) if self.take(node) else None
             if spec is None or node in self.constants or is_annotated(node):
                 continue
-            if not _is_finite(model, node):
+            if not _is_finite(model, node, spec):
                 continue
             if node in self.groups:
                 self._annotate_member(node, self.groups[node])
@@ -175,9 +175,10 @@ class Annotator:
         return specs
 
 
-def _is_finite(model: GraphModule, node: Node) -> bool:
+def _is_finite(model: GraphModule, node: Node, spec: OpSpec) -> bool:
     """Whether a call's numbers and constants are: int8 has no infinity, nor what is no number."""
-    numbers = pytree.tree_leaves((node.args, node.kwargs))
+    args = {k: v for k, v in bind_args(node).items() if k not in spec.may_be_infinite}
+    numbers = pytree.tree_leaves(args)
     if any(isinstance(n, float) and not math.isfinite(n) for n in numbers):
         return False
     constants = [constant(model, n) for n in node.all_input_nodes]
