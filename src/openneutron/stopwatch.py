@@ -22,7 +22,7 @@ LITERT = "to LiteRT"
 MICROCODE = "microcode"
 PACKAGE = "package"
 VERIFY = "verify"
-NOT_OURS = (EXPORT, TORCHAO, ACCURACY)
+NOT_OURS = (EXPORT, TORCHAO)
 
 
 @dataclass

@@ -43,21 +43,18 @@ def summarize(program: CompiledProgram, path: Path | None, accuracy: Refined | N
     data["hint"] = best_hint(data)
     if accuracy is not None:
         data["accuracy"] = accuracy.as_dict()
-        data["accuracy"]["warning"] = accuracy_warning(data["accuracy"], data.get("per_channel", False))
+        data["accuracy"]["warning"] = accuracy_warning(data["accuracy"])
     return data
 
 
-def accuracy_warning(accuracy: dict[str, Any], per_channel: bool) -> str:
+def accuracy_warning(accuracy: dict[str, Any]) -> str:
     """What to try next if the outputs are far from float; empty if they are not."""
     found = accuracy["output_sqnr_db"]
     if found is None or found >= POOR_DB:
         return ""
-    if accuracy["plan"] != "best":
-        remedy = "--accuracy best"
-    elif not per_channel:
-        remedy = "--per-channel"
-    else:
-        remedy = "`openneutron compare`, which names the layers that lose most"
+    remedy = "--accuracy best"
+    if accuracy["plan"] == "best":
+        remedy = "--per-channel, then `openneutron compare`, which names the layers that lose most"
     return (
         f"the outputs are {found:.1f} dB from float on calibration data: int8 may be useless. Try {remedy}."
     )
