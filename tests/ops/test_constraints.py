@@ -125,6 +125,13 @@ _BY_HAND: dict[str, list[Call]] = {
             _activation(4),
         )
     ],
+    "Indices must be constant": [
+        _matmul("aten.index_select.default", self=_activation(4, 2), dim=0, index=_activation(3)),
+        _matmul("aten.index.Tensor", self=_activation(4, 2), indices=(_activation(3),)),
+    ],
+    "One dimension must be indexed, by a list of numbers": [
+        _matmul("aten.index.Tensor", self=_activation(4, 2), indices=(_constant(3), _constant(3))),
+    ],
     "The type must not change": [
         Call(
             "n",

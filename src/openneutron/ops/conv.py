@@ -117,8 +117,8 @@ COMMON = (
         "Convolution must be 1-D or 2-D",
         lambda c: _dims(c) in (1, 2),
         _dims,
-        hint="A 3-D convolution with one group is written as 2-D ones; give it one group.",
-        violated_by=Case("3d", lambda torch: torch.nn.Conv3d(2, 2, 2, groups=2), ((1, 2, 4, 4, 4),)),
+        hint="3-D ones are written as 2-D ones, unless a slice of the result sees nothing but padding.",
+        violated_by=Case("3d", lambda torch: torch.nn.Conv3d(2, 2, 1, padding=1), ((1, 2, 4, 4, 4),)),
     ),
     Constraint(
         "Weights must be constant",

@@ -9,7 +9,7 @@ import numpy as np
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Builtin, Tensor
 from openneutron.ops.common import as_layer, normalize, nxp_limit, quant_of
-from openneutron.ops.spec import Call, Case, Constraint, Lower, Lowering, OpSpec, Shared, Value
+from openneutron.ops.spec import OPEN, Call, Case, Constraint, Lower, Lowering, OpSpec, Shared, Value
 
 
 def moving(body: Any) -> Lower:
@@ -473,7 +473,7 @@ INDEX_SELECT = OpSpec(
     ("aten.index_select.default",),
     Shared(),
     _lower_index_select,
-    (Constraint("Indices must be constant", lambda c: c["index"].is_const),),
+    (Constraint("Indices must be constant", lambda c: c["index"].is_const, converters=(OPEN,)),),
     tuple(
         Case(
             f"{len(shape)}d along {dim}",
@@ -496,11 +496,14 @@ INDEX = OpSpec(
     Shared(),
     _lower_index,
     (
-        Constraint("Indices must be constant", lambda c: all(i.is_const for i in _indices(c))),
+        Constraint(
+            "Indices must be constant", lambda c: all(i.is_const for i in _indices(c)), converters=(OPEN,)
+        ),
         Constraint(
             "One dimension must be indexed, by a list of numbers",
             lambda c: [i.rank for i in _indices(c)] == [1] and _indices(c)[0].dtype != "bool",
             lambda c: [str(i) for i in _indices(c)],
+            (OPEN,),
         ),
     ),
     (
