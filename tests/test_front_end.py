@@ -393,6 +393,12 @@ def test_the_trial_does_not_divide_by_zero() -> None:
     assert program.verification is not None
 
 
+def test_a_comparison_is_of_the_numbers() -> None:
+    """Not of the integers that stand for them: squares have their zero at the lower end."""
+    program = build(lambda x: torch.where(x * x > 0, x * x, x), torch.randn(2, 8), recipe="imxrt700")
+    assert program.verification is not None
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("mode", ["circular", "replicate", "reflect"])
 def test_padding_modes(mode: str, recipe: str) -> None:

@@ -31,6 +31,7 @@ from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantizer import ComposableQuantizer
 
 from openneutron.cortex_m.rewrite import rewrite_for_cortex_m
+from openneutron.fx import is_float, tensor_of
 from openneutron.passes import ATEN_PASSES, PTQ, QAT, run_passes
 from openneutron.quantize.annotate import is_annotated, leave_float
 from openneutron.quantize.schemes import Scheme
@@ -72,7 +73,10 @@ class CortexMInt8Quantizer(ComposableQuantizer):
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Say of every tensor how it is to be quantized."""
-        leave_float(model, self.keep_float)
+        # A comparison of integers is not one of the numbers they stand for.
+        calls = (n for n in model.graph.nodes if n.op == "call_function" and not is_annotated(n))
+        other = [n.name for n in calls if tensor_of(n) is not None and not is_float(n)]
+        leave_float(model, (*self.keep_float, *other))
         super().annotate(model)
         flatten_sharing(model)
         return model
