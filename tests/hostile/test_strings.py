@@ -36,7 +36,8 @@ def evil(tmp_path, monkeypatch) -> Path:
     (payload,) = inspect_program(program()).payloads()
     header = mc.unpack(mc.Header, payload.microcode)
     size = mc.format_of(mc.Header).size
-    changed = mc.seal(mc.pack(replace(header, converter=EVIL.ljust(32, b"\0"))) + payload.microcode[size:])
+    evil_header = mc.pack(replace(header, converter=EVIL.ljust(32, b"\0")))
+    changed = mc.with_checksum(evil_header + payload.microcode[size:])
     assert len(changed) == len(payload.microcode)
     data = program()[: program().rindex(b"OpenNeutron.seal")].replace(payload.microcode, changed)
     Path("evil.pte").write_bytes(seal(data))
