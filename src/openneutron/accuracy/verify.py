@@ -57,6 +57,8 @@ def verify_program(
         return Verification(skipped="NXP's microcode runs on NXP silicon only")
     loaded = load_program(pte, target=program.options.config)
     worst = 0.0
+    if any(spec is not None and 0 in spec.shape for m in loaded.info.methods.values() for spec in m.inputs):
+        return Verification(skipped="a program with an empty input does not run here")
     for name, model in models.items():
         reference = model.module(check_guards=False)
         assert isinstance(reference, GraphModule)
