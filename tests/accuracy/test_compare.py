@@ -157,9 +157,11 @@ def test_a_layer_that_interpolates_has_an_error_of_its_own():
 def test_many_layers_are_told_apart(monkeypatch):
     monkeypatch.setattr("openneutron.accuracy.compare._MOST_LAYERS", 4)
     rows, _ = rows_of(Chain(), samples(1, seed=9), samples(2))
-    assert len(rows) > 15 and all(row.simulator_lsb is not None for row in rows)
+    # What is computed without rounding in between has no int8 value of its own; the rest has one.
+    steps = [row.simulator_lsb for row in rows if row.simulator_lsb is not None]
+    assert len(rows) > 15 and len(steps) > 10
     # Values of another layer would be far off, or of another shape.
-    assert max(row.simulator_lsb for row in rows) <= 8
+    assert max(steps) <= 8
     edges = [row.edge for row in rows]
     assert None not in edges and len(set(edges)) == len(edges)
 
@@ -182,7 +184,9 @@ class Magnitude(nn.Module):
         return torch.sqrt(a.pow(2) + b.pow(2) + 1e-6), a
 
 
-def test_outputs_are_told_apart_and_what_amplifies_is_named():
+def test_outputs_are_told_apart_and_what_amplifies_is_named(monkeypatch):
+    # As for a converter without islands: with them the squares are not rounded, and nothing is amplified.
+    monkeypatch.setattr("openneutron.quantize.annotate.find_groups", lambda *given: {})
     generator = torch.Generator().manual_seed(0)
     data = [(torch.randn(1, 4, 8, 8, generator=generator) * scale,) for scale in [0.02] * 8 + [0.5] * 2]
     found = compare_model(Magnitude().eval(), data, data, accuracy="fast")

@@ -90,7 +90,7 @@ def test_foreign_files_are_refused(files, tmp_path, capsys, content):
         main(["merge-kernels", "-o", str(tmp_path / "m.c"), str(files[0]), str(tmp_path / "foreign.c")]) == 1
     )
     message = capsys.readouterr().err
-    assert "ON422" in message and "foreign.c:1" in message
+    assert "ON422" in message and "foreign.c:" in message
 
 
 def test_a_missing_file_and_no_file(files, tmp_path, capsys):

@@ -64,6 +64,19 @@ _BY_HAND: dict[str, list[Call]] = {
         _matmul("aten.linear.default", input=_activation(2, 2), weight=_activation(2, 2), bias=None),
         _matmul("aten.addmm.default", self=_constant(2), mat1=_activation(2, 2), mat2=_activation(2, 2)),
     ],
+    "alpha and beta must be 1": [  # the passes write them as products
+        _matmul(
+            "aten.addmm.default",
+            self=_constant(2),
+            mat1=_activation(2, 2),
+            mat2=_constant(2, 2),
+            alpha=1,
+            beta=2,
+        )
+    ],
+    "The order of a norm must be positive, 0 or infinite": [
+        _matmul("aten.linalg_vector_norm.default", self=_activation(2, 2), ord=-2.0)
+    ],
     "alpha must be 1": [_sum("add"), _sum("sub")],  # NeutronQuantizer's passes make alpha a product
     "Padding mode must be constant or reflect": [  # a circular pad is decomposed before any quantizer sees it
         Call(

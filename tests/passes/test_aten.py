@@ -136,10 +136,10 @@ def test_multi_head_attention():
 
 @pytest.mark.parametrize("mode", [PTQ, QAT])
 @pytest.mark.parametrize(("channels", "out", "groups", "padding"), [(4, 6, 2, 1), (8, 4, 4, "same")])
-def test_group_convolutions_are_split(mode, channels, out, groups, padding):
+def test_group_convolutions_stay_whole(mode, channels, out, groups, padding):
     model = nn.Conv2d(channels, out, 3, groups=groups, padding=padding)
     transformed = assert_same(model, torch.randn(1, channels, 6, 6), mode=mode)
-    assert sum(n.startswith("aten.conv2d") for n in names(transformed)) == groups
+    assert sum(n.startswith("aten.conv2d") for n in names(transformed)) == 1
 
 
 @pytest.mark.parametrize("mode", [PTQ, QAT])
@@ -220,7 +220,9 @@ def test_provenance_is_kept():
 
 
 def test_no_decomposition_hides_an_entry_of_the_table():
-    assert [name for name in DECOMPOSITIONS if ops.find(name) is not None] == []
+    # Of a max pool whose indices nobody reads only the values are left; quantized programs have both forms.
+    hidden = {name for name in DECOMPOSITIONS if ops.find(name) is not None}
+    assert hidden == {"aten.max_pool2d_with_indices.default"}
 
 
 def test_passes_say_what_they_need():

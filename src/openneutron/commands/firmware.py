@@ -82,7 +82,7 @@ def _whole(args: argparse.Namespace, program: WholeProgram) -> None:
     from openneutron.firmware.whole_run import measure
 
     steps, core, sram = Steps(), find_firmware_core(args.core), args.sram or SRAM_BYTES
-    folder = Path(args.output or f"{program.name}_firmware")
+    folder = Path(args.output or f"{Path(args.file).stem}_firmware")
     selection = Path(args.kernel_selection) if args.kernel_selection else None
     inputs = _inputs(args, program)
     sources = check_whole(program, core, args.executorch_source, args.cmsis_nn_source, sram_bytes=sram)

@@ -22,7 +22,7 @@ def execute(args: argparse.Namespace, core: Core) -> None:
 
     steps = Steps()
     program = read_firmware_program(Path(args.file))
-    folder = Path(args.output or f"{program.name}_firmware")
+    folder = Path(args.output or f"{Path(args.file).stem}_firmware")
     selection = Path(args.kernel_selection) if args.kernel_selection else None
     with steps.step("Building"):
         firmware = build_firmware(

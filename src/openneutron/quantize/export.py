@@ -37,7 +37,10 @@ def as_tuple(inputs: Any) -> Inputs:
 
 def copy_graph(program: ExportedProgram) -> ExportedProgram:
     """The same program with a graph of its own; weights and delegates are shared."""
-    module = GraphModule(program.graph_module, copy.deepcopy(program.graph))
+    graph = copy.deepcopy(program.graph)
+    for new, old in zip(graph.nodes, program.graph.nodes, strict=True):
+        new.name = old.name  # a copy renames `input` and other names Python has; the signature does not
+    module = GraphModule(program.graph_module, graph)
     signature = copy.deepcopy(program.graph_signature)
     return program._update(module, signature)
 

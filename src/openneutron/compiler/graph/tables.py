@@ -94,18 +94,18 @@ def values_of(region: ByteFunction) -> np.ndarray | None:
     start = Tensor("x", (256,), source.dtype, source.quant)
     standing = {source: start}
     ops: list[Op] = []
-    for number, op in enumerate(region.ops):
-        inputs = [
-            t if t is None else standing.get(t) or _scalar(t, f"c{number}_{index}")
-            for index, t in enumerate(op.inputs)
-        ]
-        output = Tensor(f"y{number}", (256,), op.output.dtype, op.output.quant)
-        standing[op.output] = output
-        ops.append(Op(op.kind, inputs, [output], op.options))
-    graph = Graph([start], [ops[-1].output], ops)
     try:
+        for number, op in enumerate(region.ops):
+            inputs = [
+                t if t is None else standing.get(t) or _scalar(t, f"c{number}_{index}")
+                for index, t in enumerate(op.inputs)
+            ]
+            output = Tensor(f"y{number}", (256,), op.output.dtype, op.output.quant)
+            standing[op.output] = output
+            ops.append(Op(op.kind, inputs, [output], op.options))
+        graph = Graph([start], [ops[-1].output], ops)
         (values,) = run_reference(graph, [IDENTITY.view(source.dtype)])
-    except (RuntimeError, ValueError):  # not a type the reference kernels take: no table, the op stays
+    except (RuntimeError, ValueError):  # nothing the reference kernels take: no table, the op stays
         return None
     return values
 
