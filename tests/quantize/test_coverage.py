@@ -91,7 +91,7 @@ def test_quantized(name):
     quantized = convert_pt2e(prepared)
     compute = [n for n in quantized.graph.nodes if op_name(n).startswith("aten.")]
     # An activation joins what it follows; a root joins what it takes the root of: no 8 bits hold that.
-    joined = ("aten.relu.default", "aten.rsqrt.default")
+    joined = ("aten.relu.default", "aten.rsqrt.default", "aten.add.Tensor")
     fused = [n for n in compute if op_name(n) in joined and n.args[0] in compute]
     assert compute, "nothing is left of it"
     for node in compute:
