@@ -10,6 +10,8 @@ BIN := $(VENV)/bin
 TESTS ?= tests
 PYTEST_ARGS ?=
 PIP := $(PY) -m pip --disable-pip-version-check
+PINS := constraints/python3.11.txt
+TORCH = $(shell sed -nE 's/^ *"(torch==[^"]+)".*/\1/p' pyproject.toml)
 
 DEPS := $(VENV)/.openneutron-deps
 READY := $(VENV)/.openneutron-ready
@@ -62,10 +64,11 @@ bench: $(READY) ## the benchmarks; prints tables
 native: $(DEPS) ## rebuild the native libraries only (incremental)
 	$(PIP) install --quiet --no-build-isolation --no-deps --editable .
 
-lock: ## write the versions of the virtual environment to constraints.txt
-	@{ sed -n '/^#/p' constraints.txt; $(PIP) freeze --all --exclude-editable --exclude pip \
-	  | sed -E 's/^([A-Za-z0-9_.-]+==[^+ ]+)\+.*/\1/' | grep -E '^[A-Za-z0-9_.-]+==' ; } > constraints.new
-	@mv constraints.new constraints.txt
+lock: ## write the versions of the virtual environment, with hashes, to constraints/
+	@{ sed -n '/^#/p' $(PINS); $(PIP) freeze --all --exclude-editable --exclude pip \
+	  | grep -E '^[A-Za-z0-9_.-]+==' | grep -v '^torch==' \
+	  | $(BIN)/uv pip compile --quiet --no-deps --no-header --no-annotate --no-config --generate-hashes --python-version 3.11 - ; \
+	  } > $(PINS).new && mv $(PINS).new $(PINS)
 
 cross-tools:
 	@sudo=; if [ "$$(id -u)" != 0 ]; then sudo="sudo -n"; fi; fresh=; \
@@ -94,13 +97,17 @@ $(PY):
 	echo "creating $(VENV) with $$found"; \
 	"$$found" -m venv $(VENV) || { rm -rf $(VENV); echo "error: this Python cannot create virtual environments (Debian: apt-get install python3.11-venv)" >&2; exit 1; }
 
-$(DEPS): constraints.txt | $(PY)
-	$(PIP) install --progress-bar off -r constraints.txt
+# Every archive is checked against its hash but torch's: its builds, for CPUs and for GPUs, are many, with packages of
+# their own, and any of them will do.
+$(DEPS): $(PINS) | $(PY)
+	$(PIP) install --progress-bar off --require-hashes --no-deps -r $(PINS)
+	$(PIP) install --progress-bar off $(TORCH)
 	@touch $@
 
 # --no-build-isolation: the delegate is built against the executorch just installed, not a second copy of it.
+# --no-index: what pyproject.toml asks for and the pins do not have is an error, not one more download.
 $(READY): $(DEPS) pyproject.toml $(NATIVE)
-	$(PIP) install --quiet --no-build-isolation -c constraints.txt --editable '.[dev]'
+	$(PIP) install --quiet --no-build-isolation --no-index --editable '.[dev]'
 	@touch $@
 
 clean: ## remove build products, keep the virtual environment
