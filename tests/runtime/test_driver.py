@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,6 +89,23 @@ def _cascade(steps: list[tuple[int, int, int]], stages: int = 3, count: int = 0,
 )
 def test_cascade_errors(microcode, message):
     assert message in refuse(microcode, cascade_program()[1])
+
+
+def test_preparing_a_long_cascade_is_quick():
+    """A step is checked in constant time however its rows lie in rings; a record has 8,000 at most."""
+    weights = cascade_program()[1]
+
+    def seconds(count: int) -> float:
+        code = _cascade([(i % 3, i % 7, i % 7 + 2) for i in range(count)])
+        best = float("inf")
+        for _ in range(5):
+            start = time.perf_counter()
+            native.NativeModel(code, weights, library=LIBRARY)
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    few, many = seconds(1000), seconds(8000)
+    assert many < 20 * few and many < 0.1
 
 
 @pytest.mark.parametrize(
