@@ -21,7 +21,7 @@ NATIVE := CMakeLists.txt $(shell find runtime -type f \( -name '*.c' -o -name '*
 export OPENNEUTRON_REQUIRE_FIRMWARE := $(if $(CI),1,$(OPENNEUTRON_REQUIRE_FIRMWARE))
 export OPENNEUTRON_REQUIRE_BROWSER := $(if $(CI),1,$(OPENNEUTRON_REQUIRE_BROWSER))
 
-.PHONY: help setup demo test test-fast lint format check-generated bench native lock cross-tools clean distclean
+.PHONY: help setup demo test test-fast lint lint-scripts format check-generated bench native lock cross-tools clean distclean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS=$$'\t' read -r t d; do printf '  make %-16s %s\n' "$$t" "$$d"; done
@@ -37,19 +37,30 @@ test: $(READY) cross-tools ## the whole test suite
 test-fast: $(READY) ## the test suite without the slow tests
 	$(PY) -m pytest -n 2 -m "not slow" $(PYTEST_ARGS) $(TESTS)
 
+BIOME := node_modules/.bin/biome
+NPM_TOOLS := { [ node_modules -nt package.json ] || { npm install --silent && touch node_modules; }; }
 C_FILES = $(shell git ls-files '*.c' '*.h' '*.cpp' | grep -v runtime/generated)
 
-lint: $(READY) ## ruff, mypy, the import contracts, clang-format
+lint: $(READY) lint-scripts ## ruff, mypy, the import contracts, clang-format, biome
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
 
-format: $(READY) ## let ruff and clang-format rewrite the files
+# The files of a page share one scope, so that they are linted as the one script they become.
+lint-scripts: $(READY)
+	@if ! command -v npm >/dev/null; then \
+	  echo "note: npm is missing: the scripts of the HTML pages are not linted" >&2; [ -z "$(CI)" ]; exit; fi; \
+	$(NPM_TOOLS) && mkdir -p build/scripts && for page in report search; do \
+	  $(PY) -c "import openneutron.$$page.page as p; print(p.page_script())" > build/scripts/$$page.js || exit 1; done && \
+	$(BIOME) format src && $(BIOME) lint --error-on-warnings build/scripts
+
+format: $(READY) ## let ruff, clang-format and biome rewrite the files
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(C_FILES)
+	@if command -v npm >/dev/null; then $(NPM_TOOLS) && $(BIOME) format --write src; fi
 
 check-generated: $(READY) ## generated files equal what the Python definitions yield
 	$(PY) -m openneutron.compiler.microcode --check
@@ -111,7 +122,7 @@ $(READY): $(DEPS) pyproject.toml $(NATIVE)
 	@touch $@
 
 clean: ## remove build products, keep the virtual environment
-	rm -rf build dist out src/openneutron/_native .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf build dist out node_modules src/openneutron/_native .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -f $(READY)
 
 distclean: clean ## remove the virtual environment too

@@ -21,7 +21,7 @@ SCRIPTS = (
 def render_page(data: Mapping[str, Any]) -> str:
     """The page of a report's data (see docs/report.md for its schema)."""
     style = _text("page.css")
-    script = f"(() => {{\n'use strict';\n{''.join(_text(f'{name}.js') for name in SCRIPTS)}}})();\n"
+    script = page_script()
     summary = data["summary"]
     name = str(data.get("name") or "program")
     values = {
@@ -36,6 +36,16 @@ def render_page(data: Mapping[str, Any]) -> str:
         "script": script,
     }
     return fill_template(_text("page.html"), values)
+
+
+def page_script() -> str:
+    """The page's script: its files, one behind the other in a scope of their own."""
+    return enclose("".join(_text(f"{name}.js") for name in SCRIPTS))
+
+
+def enclose(script: str) -> str:
+    """A script whose names nobody else sees."""
+    return f"(() => {{\n'use strict';\n{script}}})();\n"
 
 
 def fill_template(template: str, values: Mapping[str, str]) -> str:

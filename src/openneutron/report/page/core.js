@@ -87,8 +87,7 @@ const percent = (part) => {
   return `${decimals(100 * part, part >= 0.9995 || part === 0 ? 0 : 1)}%`;
 };
 const count = (number, what, many = `${what}s`) => `${integer(number)} ${number === 1 ? what : many}`;
-const shape = (node) =>
-  node.shape && node.shape.length ? `${node.shape.join(' × ')} ${node.dtype || ''}`.trim() : '';
+const shape = (node) => (node.shape?.length ? `${node.shape.join(' × ')} ${node.dtype || ''}`.trim() : '');
 const TOTAL =
   SUMMARY.cycles_estimated || CALLS.reduce((most, call) => Math.max(most, call.start + call.cycles), 0);
 

@@ -34,7 +34,8 @@ function layersOf(nodes) {
   const layers = [];
   const put = (item) => {
     item.width = item.node ? BOX.width : BOX.dummy;
-    (layers[item.layer] ||= []).push(item);
+    layers[item.layer] ||= [];
+    layers[item.layer].push(item);
   };
   for (const node of nodes) {
     const item = items.get(node.id);
@@ -71,12 +72,9 @@ function layersOf(nodes) {
 }
 
 function orderLayers(layers) {
-  const rank = () =>
-    layers.forEach((layer) =>
-      layer.forEach((item, i) => {
-        item.order = i;
-      }),
-    );
+  const rank = () => {
+    for (const layer of layers) for (const [i, item] of layer.entries()) item.order = i;
+  };
   const centre = (item, side) =>
     item[side].length
       ? item[side].reduce((sum, other) => sum + other.order, 0) / item[side].length

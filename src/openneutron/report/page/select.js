@@ -166,7 +166,7 @@ function nodeFacts(node) {
     fact('limited by', bound && boundName(bound)),
     node.reason &&
       el('p', { class: 'why' }, el('code', { text: node.reason.code }), ` ${node.reason.reason}`),
-    node.reason && node.reason.hint && el('p', { class: 'hint', text: node.reason.hint }),
+    node.reason?.hint && el('p', { class: 'hint', text: node.reason.hint }),
   ].filter(Boolean);
 }
 

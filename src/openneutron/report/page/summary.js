@@ -38,10 +38,18 @@ function verdict(need) {
   const micro = SUMMARY.time_us_estimated ?? (ROOF.frequency_hz ? toMs(TOTAL) * 1000 : 0);
   const spare = (SUMMARY.sram_bytes || 0) - need;
   const unknown = SUMMARY.fits === null;
-  const room = unknown ? `(it needs ${bytes(need)})` : SUMMARY.fits ? `with ${bytes(Math.max(0, spare))} to spare` : `by ${bytes(Math.abs(spare))}`;
+  const room = unknown
+    ? `(it needs ${bytes(need)})`
+    : SUMMARY.fits
+      ? `with ${bytes(Math.max(0, spare))} to spare`
+      : `by ${bytes(Math.abs(spare))}`;
   const fit = el('span', {
     class: unknown ? '' : SUMMARY.fits ? 'good' : 'bad',
-    text: unknown ? 'The memory of this chip is not known here' : SUMMARY.fits ? 'Fits the SRAM' : 'Does not fit the SRAM',
+    text: unknown
+      ? 'The memory of this chip is not known here'
+      : SUMMARY.fits
+        ? 'Fits the SRAM'
+        : 'Does not fit the SRAM',
   });
   if (!TOTAL) return [fit, ` ${room}.`];
   return [

@@ -72,9 +72,8 @@ function dataTable({ name, columns, rows, key, act, isChosen, filters = [], sort
       const sign = state.down ? -1 : 1;
       found = [...found].sort((a, b) => sign * compare(value(a), value(b)));
     }
-    heads.forEach((head, i) =>
-      head.setAttribute('aria-sort', state.column !== i ? 'none' : state.down ? 'descending' : 'ascending'),
-    );
+    for (const [i, head] of heads.entries())
+      head.setAttribute('aria-sort', state.column !== i ? 'none' : state.down ? 'descending' : 'ascending');
     const shown = state.all ? found : found.slice(0, MOST_ROWS);
     body.replaceChildren(...shown.map(rowOf));
     if (!found.length)
@@ -109,7 +108,7 @@ function dataTable({ name, columns, rows, key, act, isChosen, filters = [], sort
   function mark(origin) {
     let first = null;
     for (const [row, line] of made) {
-      const chosen = Boolean(isChosen && isChosen(row));
+      const chosen = Boolean(isChosen?.(row));
       line.classList.toggle('selected', chosen);
       if (isChosen) line.setAttribute('aria-selected', String(chosen));
       if (chosen && line.isConnected) first ||= line;

@@ -7,14 +7,14 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from openneutron.report.page import content_policy, embed_json, fill_template
+from openneutron.report.page import content_policy, embed_json, enclose, fill_template
 
 
 def render_sweep(data: Mapping[str, Any], generator: str) -> str:
     """The page of a search's data."""
     base = files("openneutron.report.page").joinpath("page.css").read_text("utf-8")
     style = base + _text("sweep.css")
-    script = f"(() => {{\n'use strict';\n{_text('sweep.js')}}})();\n"
+    script = page_script()
     return fill_template(
         _text("sweep.html"),
         {
@@ -27,6 +27,11 @@ def render_sweep(data: Mapping[str, Any], generator: str) -> str:
             "script": script,
         },
     )
+
+
+def page_script() -> str:
+    """The page's script."""
+    return enclose(_text("sweep.js"))
 
 
 def _text(name: str) -> str:
