@@ -87,7 +87,9 @@ int main(int argc, char** argv) {
   }
   limit(RLIMIT_CORE, 0);
   limit(RLIMIT_CPU, static_cast<rlim_t>(std::strtoul(argv[2], nullptr, 10)));
+#ifndef __SANITIZE_ADDRESS__ // its shadow is larger than any memory
   limit(RLIMIT_AS, static_cast<rlim_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)));
+#endif
   Module module(argv[1]);
   if (module.load(Program::Verification::InternalConsistency) != Error::Ok) {
     return 1;

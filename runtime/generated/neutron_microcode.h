@@ -823,7 +823,7 @@ static inline int NeutronReduceExtremumParams_in_range(const NeutronReduceExtrem
            p->minimum <= 1u;
 }
 
-/* int8 a + b: both shifted left, scaled to a common scale, added, scaled back. Subtraction negates b. */
+/* int8 a + b; subtraction negates b. */
 typedef struct {
     NeutronBroadcast walk;
     uint32_t left_shift;
@@ -903,7 +903,7 @@ static inline int NeutronExtremumParams_in_range(const NeutronExtremumParams *p)
            p->minimum <= 1u;
 }
 
-/* int8 (a - b)^2; fields as for Add. */
+/* int8 (a - b)^2. */
 typedef struct {
     NeutronBroadcast walk;
     uint32_t left_shift;

@@ -8,8 +8,8 @@ static int32_t check(const NeutronMachine *machine, const NeutronAveragePool2DPa
     return neutron_check_pool(machine, &p->window, &p->input, &p->output, p->clamp_min, p->clamp_max);
 }
 
-static void pixel(const NeutronAveragePool2DParams *p, const int8_t *input, uint32_t b, uint32_t oy, uint32_t ox,
-                  int8_t *out) {
+static void pixel(const void *parameters, const int8_t *input, uint32_t b, uint32_t oy, uint32_t ox, int8_t *out) {
+    const NeutronAveragePool2DParams *p = (const NeutronAveragePool2DParams *)parameters;
     const NeutronWindow *w = &p->window;
     NeutronTaps taps = neutron_pool_taps(w, oy, ox);
     uint32_t count = (taps.y1 - taps.y0) * (taps.x1 - taps.x0);
@@ -35,18 +35,7 @@ static void pixel(const NeutronAveragePool2DParams *p, const int8_t *input, uint
 }
 
 static int32_t run(const NeutronMachine *machine, const NeutronAveragePool2DParams *p) {
-    const NeutronWindow *w = &p->window;
-    const int8_t *input = (const int8_t *)neutron_read(machine, p->input.ref);
-    int8_t *output = (int8_t *)neutron_write(machine, p->output.ref);
-    for (uint32_t b = 0; b < w->batch; ++b) {
-        for (uint32_t oy = w->y0; oy < w->y1; ++oy) {
-            int8_t *row = output + neutron_row_offset(&p->output, w->out_h, b, oy);
-            for (uint32_t ox = 0; ox < w->out_w; ++ox) {
-                pixel(p, input, b, oy, ox, row + (size_t)ox * p->output.pixel);
-            }
-        }
-    }
-    return NEUTRON_STATUS_OK;
+    return neutron_run_pool(machine, p, pixel);
 }
 
 NEUTRON_KERNEL(neutron_average_pool_2d, NeutronAveragePool2DParams, check, run)

@@ -121,24 +121,18 @@ static int32_t run(const NeutronMachine *machine, const NeutronConv2DParams *p) 
 #ifdef NEUTRON_X86
     if (neutron_conv_rows(machine, p, 1, 0, patch, sizeof patch)) return NEUTRON_STATUS_OK;
 #endif
-    const int32_t *channels = (const int32_t *)(const void *)neutron_read(machine, p->channels);
     Source s = {.p = p,
                 .input = (const int8_t *)neutron_read(machine, p->input.ref),
                 .k = w->kernel_h * w->kernel_w * w->in_c,
                 .zero = p->input_zero};
     int8_t *output = (int8_t *)neutron_write(machine, p->output.ref);
-    NeutronGemm g = {.a = patch,
-                     .a_pitch = s.k,
-                     .k = s.k,
-                     .n = w->out_c,
-                     .weights = (const int8_t *)neutron_read(machine, p->weights),
-                     .bias = channels,
-                     .multiplier = channels + w->out_c,
-                     .shift = channels + 2u * w->out_c,
-                     .out_pitch = p->output.pixel,
-                     .zero = p->output_zero,
-                     .low = p->clamp_min,
-                     .high = p->clamp_max};
+    NeutronGemm g = neutron_conv_product(machine, p->weights, p->channels, w->out_c, &p->output);
+    g.a = patch;
+    g.a_pitch = s.k;
+    g.k = s.k;
+    g.zero = p->output_zero;
+    g.low = p->clamp_min;
+    g.high = p->clamp_max;
     uint32_t at_once = NEUTRON_PATCH_BYTES / s.k;
     /* Output rows that follow one another without a gap are one long row: more pixels for each product. */
     bool joined = p->output.row == w->out_w * p->output.pixel && p->output.ref.rows == 0;

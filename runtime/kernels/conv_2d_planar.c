@@ -70,22 +70,16 @@ static int32_t run(const NeutronMachine *machine, const NeutronConv2DPlanarParam
 #endif
     const NeutronWindow *w = &p->window;
     _Alignas(64) int8_t patch[PATCH_BYTES];
-    const int32_t *channels = (const int32_t *)(const void *)neutron_read(machine, p->channels);
     const int8_t *input = (const int8_t *)neutron_read(machine, p->input.ref);
     int8_t *output = (int8_t *)neutron_write(machine, p->output.ref);
     uint32_t k = w->kernel_h * w->kernel_w * w->in_c, at_once = PATCH_BYTES / k;
-    NeutronGemm g = {.a = patch,
-                     .a_pitch = k,
-                     .k = k,
-                     .n = w->out_c,
-                     .weights = (const int8_t *)neutron_read(machine, p->weights),
-                     .bias = channels,
-                     .multiplier = channels + w->out_c,
-                     .shift = channels + 2u * w->out_c,
-                     .out_pitch = p->output.pixel,
-                     .zero = p->output_zero,
-                     .low = p->clamp_min,
-                     .high = p->clamp_max};
+    NeutronGemm g = neutron_conv_product(machine, p->weights, p->channels, w->out_c, &p->output);
+    g.a = patch;
+    g.a_pitch = k;
+    g.k = k;
+    g.zero = p->output_zero;
+    g.low = p->clamp_min;
+    g.high = p->clamp_max;
     for (uint32_t oy = w->y0; oy < w->y1; ++oy) {
         int8_t *row = output + neutron_row_offset(&p->output, w->out_h, 0, oy);
         for (uint32_t ox = 0; ox < w->out_w; ox += g.m) {

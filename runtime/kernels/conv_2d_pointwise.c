@@ -21,21 +21,15 @@ static int32_t check(const NeutronMachine *machine, const NeutronConv2DPointwise
 
 static int32_t run(const NeutronMachine *machine, const NeutronConv2DPointwiseParams *p) {
     const NeutronWindow *w = &p->window;
-    const int32_t *channels = (const int32_t *)(const void *)neutron_read(machine, p->channels);
     const int8_t *input = (const int8_t *)neutron_read(machine, p->input.ref);
     int8_t *output = (int8_t *)neutron_write(machine, p->output.ref);
-    NeutronGemm g = {.a_pitch = (size_t)w->stride_w * p->input.pixel,
-                     .m = w->out_w,
-                     .k = w->in_c,
-                     .n = w->out_c,
-                     .weights = (const int8_t *)neutron_read(machine, p->weights),
-                     .bias = channels,
-                     .multiplier = channels + w->out_c,
-                     .shift = channels + 2u * w->out_c,
-                     .out_pitch = p->output.pixel,
-                     .zero = p->output_zero,
-                     .low = p->clamp_min,
-                     .high = p->clamp_max};
+    NeutronGemm g = neutron_conv_product(machine, p->weights, p->channels, w->out_c, &p->output);
+    g.a_pitch = (size_t)w->stride_w * p->input.pixel;
+    g.m = w->out_w;
+    g.k = w->in_c;
+    g.zero = p->output_zero;
+    g.low = p->clamp_min;
+    g.high = p->clamp_max;
     /* Rows that follow one another without a gap, in both maps, are one long row. */
     bool joined = w->stride_h == 1 && w->stride_w == 1 && p->input.row == w->in_w * p->input.pixel &&
                   p->output.row == w->out_w * p->output.pixel && w->in_w == w->out_w && p->input.ref.rows == 0 &&

@@ -18,8 +18,8 @@ static inline void take_larger(int8_t *best, const int8_t *in, uint32_t channels
     for (; c < channels; ++c) best[c] = in[c] > best[c] ? in[c] : best[c];
 }
 
-static void pixel(const NeutronMaxPool2DParams *p, const int8_t *input, uint32_t b, uint32_t oy, uint32_t ox,
-                  int8_t *out) {
+static void pixel(const void *parameters, const int8_t *input, uint32_t b, uint32_t oy, uint32_t ox, int8_t *out) {
+    const NeutronMaxPool2DParams *p = (const NeutronMaxPool2DParams *)parameters;
     const NeutronWindow *w = &p->window;
     NeutronTaps taps = neutron_pool_taps(w, oy, ox);
     for (uint32_t c0 = 0; c0 < w->in_c; c0 += NEUTRON_POOL_CHUNK) {
@@ -40,18 +40,7 @@ static void pixel(const NeutronMaxPool2DParams *p, const int8_t *input, uint32_t
 }
 
 static int32_t run(const NeutronMachine *machine, const NeutronMaxPool2DParams *p) {
-    const NeutronWindow *w = &p->window;
-    const int8_t *input = (const int8_t *)neutron_read(machine, p->input.ref);
-    int8_t *output = (int8_t *)neutron_write(machine, p->output.ref);
-    for (uint32_t b = 0; b < w->batch; ++b) {
-        for (uint32_t oy = w->y0; oy < w->y1; ++oy) {
-            int8_t *row = output + neutron_row_offset(&p->output, w->out_h, b, oy);
-            for (uint32_t ox = 0; ox < w->out_w; ++ox) {
-                pixel(p, input, b, oy, ox, row + (size_t)ox * p->output.pixel);
-            }
-        }
-    }
-    return NEUTRON_STATUS_OK;
+    return neutron_run_pool(machine, p, pixel);
 }
 
 NEUTRON_KERNEL(neutron_max_pool_2d, NeutronMaxPool2DParams, check, run)

@@ -17,4 +17,17 @@ static inline int32_t neutron_check_weights(const NeutronMachine *machine, Neutr
     return neutron_check_bytes(machine, ref, n * groups * NEUTRON_GROUP, NEUTRON_GROUP, NEUTRON_READ);
 }
 
+/* The product that a convolution is: its weights, what each channel has, and where pixels lie; the rest is the
+ * kernel's. */
+static inline NeutronGemm neutron_conv_product(const NeutronMachine *machine, NeutronRef weights, NeutronRef channels,
+                                               uint32_t out_c, const NeutronView *output) {
+    const int32_t *bias = (const int32_t *)(const void *)neutron_read(machine, channels);
+    return (NeutronGemm){.n = out_c,
+                         .weights = (const int8_t *)neutron_read(machine, weights),
+                         .bias = bias,
+                         .multiplier = bias + out_c,
+                         .shift = bias + 2u * out_c,
+                         .out_pitch = output->pixel};
+}
+
 #endif

@@ -22,6 +22,26 @@ static inline NeutronTaps neutron_pool_taps(const NeutronWindow *w, uint32_t oy,
     return taps;
 }
 
+/* Call `pixel` for every output pixel of a pool's rows y0 .. y1 - 1, with where its result goes. */
+typedef void NeutronPoolPixel(const void *parameters, const int8_t *input, uint32_t b, uint32_t oy, uint32_t ox,
+                              int8_t *out);
+
+static inline int32_t neutron_run_pool(const NeutronMachine *machine, const void *parameters, NeutronPoolPixel *pixel) {
+    const NeutronWindowForm *p = (const NeutronWindowForm *)parameters;
+    const NeutronWindow *w = &p->window;
+    const int8_t *input = (const int8_t *)neutron_read(machine, p->input.ref);
+    int8_t *output = (int8_t *)neutron_write(machine, p->output.ref);
+    for (uint32_t b = 0; b < w->batch; ++b) {
+        for (uint32_t oy = w->y0; oy < w->y1; ++oy) {
+            int8_t *row = output + neutron_row_offset(&p->output, w->out_h, b, oy);
+            for (uint32_t ox = 0; ox < w->out_w; ++ox) {
+                pixel(p, input, b, oy, ox, row + (size_t)ox * p->output.pixel);
+            }
+        }
+    }
+    return NEUTRON_STATUS_OK;
+}
+
 static inline int32_t neutron_check_pool(const NeutronMachine *machine, const NeutronWindow *w,
                                          const NeutronView *input, const NeutronView *output, int32_t low,
                                          int32_t high) {

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from examples.nxp.aot_neutron_compile import command, parse
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -20,11 +22,6 @@ def example(folder, *options):
 
 
 def test_options_are_translated():
-    sys.path.insert(0, str(ROOT))
-    try:
-        from examples.nxp.aot_neutron_compile import command, parse
-    finally:
-        sys.path.remove(str(ROOT))
     assert command(parse(["-q", "-d", "-m", "cifar10", "-r", "--use_qat"])) == [
         "compile", "cifar10", "-o", "cifar10_nxp_delegate.pte", "--target", "imxrt700", "--quantize",
         "--delegate", "--use_qat", "-r",

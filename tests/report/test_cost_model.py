@@ -1,33 +1,18 @@
 """The cost model against published measurements, and the table that says so."""
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
 
+import bench_cost_model
 import pytest
 
 from openneutron.report.cost_model import MEASUREMENTS, describe_cost_model, error_label
 from openneutron.target import TARGETS
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture(scope="module")
-def bench():
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        spec = importlib.util.spec_from_file_location("bench_cost_model", BENCHMARKS / "bench_cost_model.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        yield module
-    finally:
-        sys.path.remove(str(BENCHMARKS))
-
 
 @pytest.mark.parametrize("measurement", MEASUREMENTS, ids=lambda m: m.model)
-def test_estimates_are_what_the_table_says_and_within_the_bars(bench, measurement):
-    assert bench.estimate(measurement) == measurement.estimated_cycles
+def test_estimates_are_what_the_table_says_and_within_the_bars(measurement):
+    assert bench_cost_model.estimate(measurement) == measurement.estimated_cycles
     assert abs(measurement.error) <= (0.15 if measurement.fitted else 0.25)
 
 
@@ -39,7 +24,7 @@ def test_every_parameter_has_a_unit_and_a_source():
 
 
 def test_the_page_on_the_cost_model_has_the_numbers_of_the_code():
-    page = (BENCHMARKS.parent / "docs" / "cost-model.md").read_text()
+    page = (Path(bench_cost_model.__file__).parents[1] / "docs" / "cost-model.md").read_text()
     for m in MEASUREMENTS:
         assert f"| {m.published_cycles:,} | {m.estimated_cycles:,} | {100 * m.error:+.1f} % |" in page, (
             m.model

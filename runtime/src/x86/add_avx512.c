@@ -49,9 +49,9 @@ INLINE __m512i operand(const int8_t *from, const Operand *o, int half) {
 INLINE uint32_t add(const NeutronAddParams *p, const NeutronRow *row, const Operand *left, const Operand *right,
                     int a_half, int b_half) {
     const Operand a = *left, b = *right; /* copies, which no store can change */
-    const NeutronPlain16 scale =
+    const NeutronRightScale16 scale =
         neutron_scale16(_mm512_set1_epi32(p->output_multiplier), _mm512_set1_epi32(p->output_shift)).short_way;
-    const __m512i constant = _mm512_set1_epi32(a.constant + b.constant + NEUTRON_PLAIN_OFFSET);
+    const __m512i constant = _mm512_set1_epi32(a.constant + b.constant + NEUTRON_RIGHT_OFFSET);
     const __m512i zero = _mm512_set1_epi16((int16_t)p->output_zero);
     const __m512i low = _mm512_set1_epi8((char)p->clamp_min), high = _mm512_set1_epi8((char)p->clamp_max);
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
@@ -62,7 +62,7 @@ INLINE uint32_t add(const NeutronAddParams *p, const NeutronRow *row, const Oper
         for (uint32_t r = 0; r < 4; ++r) {
             const uint32_t at = i + 16u * r;
             __m512i sum = _mm512_add_epi32(operand(row->a + at, &a, a_half), operand(row->b + at, &b, b_half));
-            x[r] = neutron_plain16(_mm512_add_epi32(sum, constant), &scale);
+            x[r] = neutron_scale_right16(_mm512_add_epi32(sum, constant), &scale);
         }
         __m512i first = _mm512_adds_epi16(_mm512_packs_epi32(x[0], x[1]), zero);
         __m512i second = _mm512_adds_epi16(_mm512_packs_epi32(x[2], x[3]), zero);

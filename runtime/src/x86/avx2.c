@@ -122,7 +122,7 @@ static void depthwise16(const NeutronDepthwise *d, const Taps *taps, uint32_t c)
         }
         __m128i bytes;
         if (right_only) {
-            bytes = neutron_bytes16(neutron_apply_plain8(low, &scale_low), neutron_apply_plain8(high, &scale_high),
+            bytes = neutron_bytes16(neutron_apply_right8(low, &scale_low), neutron_apply_right8(high, &scale_high),
                                     d->output_zero, d->low, d->high);
         } else {
             low = neutron_clamp8(neutron_apply_scale8(low, &scale_low), d->output_zero, d->low, d->high);

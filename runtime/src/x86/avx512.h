@@ -8,23 +8,23 @@
 /* What the short way, below, needs of a multiplier and a shift, for the even and the odd lanes of a register. */
 typedef struct {
     __m512i even, odd;         /* twice the multipliers, each in the low half of 64 bits */
-    __m512i even_add, odd_add; /* both roundings, less what NEUTRON_PLAIN_OFFSET adds */
+    __m512i even_add, odd_add; /* both roundings, less what NEUTRON_RIGHT_OFFSET adds */
     __m512i right;             /* shifts */
-} NeutronPlain16;
+} NeutronRightScale16;
 
 /* Multipliers and shifts of sixteen channels, ready for use. */
 typedef struct {
-    NeutronPlain16 short_way;
+    NeutronRightScale16 short_way;
     __m512i even, odd;   /* multipliers, each in the low half of 64 bits */
     __m512i left, right; /* shifts */
     int right_only;      /* every lane may take the short way, provided that its sum is below 2^30 */
 } NeutronScale16;
 
 /* Added to a value that takes the short way. */
-#define NEUTRON_PLAIN_OFFSET (INT32_C(1) << 30)
+#define NEUTRON_RIGHT_OFFSET (INT32_C(1) << 30)
 
 /* 2^31 + (2^(s-1) - 1) * 2^32 - 2^31 * m, for m and s in the low halves of 64 bits. */
-static inline __m512i neutron_plain_add16(__m512i m, __m512i s) {
+static inline __m512i neutron_right_rounding16(__m512i m, __m512i s) {
     const __m512i one = _mm512_set1_epi64(1), low = _mm512_set1_epi64(UINT32_MAX);
     __m512i half =
         _mm512_sllv_epi64(one, _mm512_add_epi64(_mm512_and_si512(s, _mm512_set1_epi64(31)), _mm512_set1_epi64(31)));
@@ -44,8 +44,8 @@ static inline NeutronScale16 neutron_scale16(__m512i multiplier, __m512i shift) 
                    _mm512_cmple_epi32_mask(s.right, _mm512_set1_epi32(30)) == 0xFFFF;
     s.short_way.even = _mm512_slli_epi32(s.even, 1);
     s.short_way.odd = _mm512_slli_epi32(s.odd, 1);
-    s.short_way.even_add = neutron_plain_add16(s.even, s.right);
-    s.short_way.odd_add = neutron_plain_add16(s.odd, _mm512_srli_epi64(s.right, 32));
+    s.short_way.even_add = neutron_right_rounding16(s.even, s.right);
+    s.short_way.odd_add = neutron_right_rounding16(s.odd, _mm512_srli_epi64(s.right, 32));
     s.short_way.right = s.right;
     return s;
 }
@@ -65,13 +65,13 @@ static inline __m512i neutron_apply_scale16(__m512i x, const NeutronScale16 *s) 
 }
 
 /* The same for |x| < 2^30, a multiplier that is not negative and a shift to the right by 1 to 30; `x` comes with
- * NEUTRON_PLAIN_OFFSET added, which is free wherever a constant is added anyway.
+ * NEUTRON_RIGHT_OFFSET added, which is free wherever a constant is added anyway.
  *
  * With h = floor((x m + 2^30) / 2^31), the first rounding, the second one is floor((h + 2^(s-1) - (h < 0)) / 2^s).
  * All constants go into the 64-bit product, of x and 2m, so that its upper half is h + 2^(s-1) - 1. x < 0 stands
  * for h < 0: they differ only where x < 0 and h = 0, and then the result is 0 either way. The offset makes x
  * unsigned, so that twice the multiplier still fits, and the 1 that is to be added for x >= 0 is its bit 30. */
-static inline __m512i neutron_plain16(__m512i x, const NeutronPlain16 *s) {
+static inline __m512i neutron_scale_right16(__m512i x, const NeutronRightScale16 *s) {
     __m512i even = _mm512_add_epi64(_mm512_mul_epu32(x, s->even), s->even_add);
     __m512i odd = _mm512_add_epi64(_mm512_mul_epu32(_mm512_srli_epi64(x, 32), s->odd), s->odd_add);
     __m512i high = _mm512_mask_shuffle_epi32(odd, 0x5555, even, (_MM_PERM_ENUM)0xF5);
@@ -81,33 +81,33 @@ static inline __m512i neutron_plain16(__m512i x, const NeutronPlain16 *s) {
 /* What the short way needs for eight channels, in 256-bit registers. */
 typedef struct {
     __m256i even, odd, even_add, odd_add, right;
-} NeutronPlain8;
+} NeutronRightScale8;
 
-static inline int neutron_may_plain8(__m256i multiplier, __m256i shift) {
+static inline int neutron_all_right8(__m256i multiplier, __m256i shift) {
     return _mm256_cmpge_epi32_mask(multiplier, _mm256_setzero_si256()) == 0xFF &&
            _mm256_cmple_epi32_mask(shift, _mm256_set1_epi32(-1)) == 0xFF &&
            _mm256_cmpge_epi32_mask(shift, _mm256_set1_epi32(-30)) == 0xFF;
 }
 
-static inline __m256i neutron_plain_add8(__m256i m, __m256i s) {
+static inline __m256i neutron_right_rounding8(__m256i m, __m256i s) {
     const __m256i one = _mm256_set1_epi64x(1), low = _mm256_set1_epi64x(UINT32_MAX), bits = _mm256_set1_epi64x(31);
     __m256i half = _mm256_sllv_epi64(one, _mm256_add_epi64(_mm256_and_si256(s, bits), bits));
     __m256i lower = _mm256_slli_epi64(_mm256_and_si256(m, low), 31);
     return _mm256_sub_epi64(_mm256_sub_epi64(half, _mm256_set1_epi64x(INT64_C(1) << 31)), lower);
 }
 
-static inline NeutronPlain8 neutron_to_plain8(__m256i multiplier, __m256i shift) {
-    NeutronPlain8 s;
+static inline NeutronRightScale8 neutron_right_scale8(__m256i multiplier, __m256i shift) {
+    NeutronRightScale8 s;
     s.even = _mm256_slli_epi32(multiplier, 1);
     s.odd = _mm256_srli_epi64(s.even, 32);
     s.right = _mm256_sub_epi32(_mm256_setzero_si256(), shift);
-    s.even_add = neutron_plain_add8(multiplier, s.right);
-    s.odd_add = neutron_plain_add8(_mm256_srli_epi64(multiplier, 32), _mm256_srli_epi64(s.right, 32));
+    s.even_add = neutron_right_rounding8(multiplier, s.right);
+    s.odd_add = neutron_right_rounding8(_mm256_srli_epi64(multiplier, 32), _mm256_srli_epi64(s.right, 32));
     return s;
 }
 
-/* neutron_plain16 of eight values. */
-static inline __m256i neutron_plain8(__m256i x, const NeutronPlain8 *s) {
+/* neutron_scale_right16 of eight values. */
+static inline __m256i neutron_scale_right8(__m256i x, const NeutronRightScale8 *s) {
     __m256i even = _mm256_add_epi64(_mm256_mul_epu32(x, s->even), s->even_add);
     __m256i odd = _mm256_add_epi64(_mm256_mul_epu32(_mm256_srli_epi64(x, 32), s->odd), s->odd_add);
     __m256i high = _mm256_mask_shuffle_epi32(odd, 0x55, even, (_MM_PERM_ENUM)0xF5);

@@ -30,9 +30,9 @@ typedef struct {
 typedef struct {
     Four even[3], odd[3]; /* weights of the window's rows for the first and the second output of a step */
     Four start;
-    NeutronPlain8 plain[4];
+    NeutronRightScale8 right[4];
     NeutronScale8 scale[4];
-    int is_plain;
+    int right_only;
     __mmask32 lanes;
     uint32_t channel;
     __m256i zero; /* a pixel outside the input */
@@ -80,19 +80,19 @@ static void set_up(Block *block, const NeutronDepthwiseConv2DParams *p, const in
         }
     }
     const __m256i offset = _mm256_set1_epi32(128 + p->input_zero), limit = _mm256_set1_epi32(1 << 29);
-    block->is_plain = 1;
+    block->right_only = 1;
     for (uint32_t q = 0; q < 4; ++q) {
         __m256i start = _mm256_sub_epi32(in_order(bias, q), _mm256_mullo_epi32(sums.q[q], offset));
         __m256i m = in_order(multiplier, q), s = in_order(shift, q);
         block->start.q[q] = start;
         block->scale[q] = neutron_scale8(m, s);
-        block->plain[q] = neutron_to_plain8(m, s);
+        block->right[q] = neutron_right_scale8(m, s);
         __mmask8 small = (__mmask8)(_mm256_cmplt_epi32_mask(start, limit) &
                                     _mm256_cmpgt_epi32_mask(start, _mm256_sub_epi32(_mm256_setzero_si256(), limit)));
-        block->is_plain &= neutron_may_plain8(m, s) && small == 0xFF;
+        block->right_only &= neutron_all_right8(m, s) && small == 0xFF;
     }
-    for (uint32_t q = 0; q < 4 && block->is_plain; ++q) {
-        block->start.q[q] = _mm256_add_epi32(block->start.q[q], _mm256_set1_epi32(NEUTRON_PLAIN_OFFSET));
+    for (uint32_t q = 0; q < 4 && block->right_only; ++q) {
+        block->start.q[q] = _mm256_add_epi32(block->start.q[q], _mm256_set1_epi32(NEUTRON_RIGHT_OFFSET));
     }
 }
 
@@ -101,13 +101,13 @@ INLINE void store(const NeutronDepthwiseConv2DParams *p, const Block *block, Fou
                   int8_t *const *out) {
     const __m256i low = _mm256_set1_epi8((char)p->clamp_min), high = _mm256_set1_epi8((char)p->clamp_max);
     __m256i bytes[2];
-    if (block->is_plain) {
+    if (block->right_only) {
         const __m256i zero = _mm256_set1_epi16((int16_t)p->output_zero);
 #pragma GCC unroll 4
         for (uint32_t q = 0; q < 4; ++q) {
-            const NeutronPlain8 plain = block->plain[q];
+            const NeutronRightScale8 right = block->right[q];
 #pragma GCC unroll 2
-            for (uint32_t i = 0; i < outputs; ++i) sums[i].q[q] = neutron_plain8(sums[i].q[q], &plain);
+            for (uint32_t i = 0; i < outputs; ++i) sums[i].q[q] = neutron_scale_right8(sums[i].q[q], &right);
         }
 #pragma GCC unroll 2
         for (uint32_t i = 0; i < outputs; ++i) {

@@ -11,8 +11,8 @@
 #define INLINE static inline __attribute__((always_inline))
 #define ROWS 8u /* of a tile with two registers of channels; one with a single register has twice as many */
 
-/* Sums stay below 2^30, as neutron_plain16 needs, if they start below 2^29 and have no more terms than this. */
-#define PLAIN_K (1u << 14)
+/* Sums stay below 2^30, as neutron_scale_right16 needs, if they start below 2^29 and have no more terms than this. */
+#define FAST_K (1u << 14)
 
 /* Up to four blocks of channels: one or two registers. */
 typedef struct {
@@ -68,8 +68,8 @@ static void store(const NeutronGemm *g, const Strip *s, uint32_t row, __m512i fi
     }
     const __m512i zero = _mm512_set1_epi32(g->zero);
     if (s->fast) {
-        first = neutron_plain16(first, &s->scale[0].short_way);
-        second = neutron_plain16(second, &s->scale[1].short_way);
+        first = neutron_scale_right16(first, &s->scale[0].short_way);
+        second = neutron_scale_right16(second, &s->scale[1].short_way);
     } else {
         first = neutron_apply_scale16(first, &s->scale[0]);
         second = neutron_apply_scale16(second, &s->scale[1]);
@@ -102,9 +102,9 @@ INLINE void store_tile(const NeutronGemm *g, const Strip *s, uint32_t row, uint3
     /* All are scaled before anything is stored: behind a store the constants would have to be loaded again. */
 #pragma GCC unroll 2
     for (uint32_t h = 0; h < registers; ++h) {
-        const NeutronPlain16 scale = s->scale[h].short_way;
+        const NeutronRightScale16 scale = s->scale[h].short_way;
 #pragma GCC unroll 16
-        for (uint32_t r = 0; r < rows; ++r) sums[r][h] = neutron_plain16(sums[r][h], &scale);
+        for (uint32_t r = 0; r < rows; ++r) sums[r][h] = neutron_scale_right16(sums[r][h], &scale);
     }
 #pragma GCC unroll 4
     for (uint32_t r = 0; r < rows; r += each, to += each * pitch) {
@@ -272,7 +272,7 @@ static Strip prepare(const NeutronProduct *p, uint32_t channel) {
         s->lanes[b] = (__mmask8)((1u << lanes) - 1u);
     }
     const int32_t *from = p->start ? p->start : g->bias;
-    s->fast = p->start && g->k <= PLAIN_K;
+    s->fast = p->start && g->k <= FAST_K;
     for (uint32_t h = 0; h < 2; ++h) {
         __mmask16 lanes = (__mmask16)(s->lanes[2 * h] | (uint32_t)s->lanes[2 * h + 1] << 8);
         uint32_t first = lanes ? channel + 16u * h : channel;
@@ -290,7 +290,7 @@ static Strip prepare(const NeutronProduct *p, uint32_t channel) {
         s->fast = s->fast && s->scale[h].right_only && small == 0xFFFF;
     }
     for (uint32_t h = 0; h < 2 && s->fast && g->raw == NULL; ++h) {
-        s->start[h] = _mm512_add_epi32(s->start[h], _mm512_set1_epi32(NEUTRON_PLAIN_OFFSET));
+        s->start[h] = _mm512_add_epi32(s->start[h], _mm512_set1_epi32(NEUTRON_RIGHT_OFFSET));
     }
     return strip;
 }

@@ -22,7 +22,7 @@ typedef struct {
     __m256i left, right;   /* shifts */
     __m256i mask, half;    /* 2^right - 1, and half of it */
     __m256i right_minus_1; /* right - 1 */
-    int right_only;        /* every lane shifts right: neutron_apply_plain8 may be used */
+    int right_only;        /* every lane shifts right: neutron_apply_right8 may be used */
 } NeutronScale8;
 
 static inline NeutronScale8 neutron_scale8(__m256i multiplier, __m256i shift) {
@@ -57,7 +57,7 @@ static inline __m256i neutron_apply_scale8(__m256i x, const NeutronScale8 *s) {
 
 /* The same where every lane shifts right by at least 1, which all but odd models do: halves are rounded away from
  * zero by taking 1 from a negative number and rounding up. Results are below 2^30, so that int16 can saturate. */
-static inline __m256i neutron_apply_plain8(__m256i x, const NeutronScale8 *s) {
+static inline __m256i neutron_apply_right8(__m256i x, const NeutronScale8 *s) {
     __m256i high = neutron_high_mul8(x, s);
     high = _mm256_srav_epi32(_mm256_add_epi32(high, _mm256_srai_epi32(high, 31)), s->right_minus_1);
     return _mm256_srai_epi32(_mm256_sub_epi32(high, _mm256_set1_epi32(-1)), 1);

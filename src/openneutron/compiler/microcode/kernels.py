@@ -400,10 +400,9 @@ class ArgMax(Params):
 
 
 @dataclass(frozen=True)
-class Add(WalkForm):
-    """int8 a + b: both shifted left, scaled to a common scale, added, scaled back. Subtraction negates b."""
+class CommonScale(WalkForm):
+    """int8: both operands shifted left and scaled to a common scale, then put together and scaled back."""
 
-    kernel = Kernel.ADD
     left_shift: Annotated[U32, Range(0, 20)]
     a_zero: Int8
     b_zero: Int8
@@ -416,6 +415,13 @@ class Add(WalkForm):
     output_shift: Shift
     clamp_min: Int8
     clamp_max: Int8
+
+
+@dataclass(frozen=True)
+class Add(CommonScale):
+    """int8 a + b; subtraction negates b."""
+
+    kernel = Kernel.ADD
 
 
 @dataclass(frozen=True)
@@ -441,22 +447,10 @@ class Extremum(WalkForm):
 
 
 @dataclass(frozen=True)
-class SquaredDifference(WalkForm):
-    """int8 (a - b)^2; fields as for Add."""
+class SquaredDifference(CommonScale):
+    """int8 (a - b)^2."""
 
     kernel = Kernel.SQUARED_DIFFERENCE
-    left_shift: Annotated[U32, Range(0, 20)]
-    a_zero: Int8
-    b_zero: Int8
-    output_zero: Int8
-    a_multiplier: I32
-    a_shift: Shift
-    b_multiplier: I32
-    b_shift: Shift
-    output_multiplier: I32
-    output_shift: Shift
-    clamp_min: Int8
-    clamp_max: Int8
 
 
 @dataclass(frozen=True)

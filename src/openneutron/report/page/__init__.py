@@ -25,7 +25,6 @@ def render_page(data: Mapping[str, Any]) -> str:
     summary = data["summary"]
     name = str(data.get("name") or "program")
     values = {
-        "policy": content_policy(style, script),
         "generator": escape(str(data.get("generator", "openneutron"))),
         "title": escape(f"{name} on {summary['chip']}"),
         "name": escape(name),
@@ -35,7 +34,7 @@ def render_page(data: Mapping[str, Any]) -> str:
         "data": embed_json(data),
         "script": script,
     }
-    return fill_template(_text("page.html"), values)
+    return whole_page(_text("page.html"), values)
 
 
 def page_script() -> str:
@@ -48,7 +47,13 @@ def enclose(script: str) -> str:
     return f"(() => {{\n'use strict';\n{script}}})();\n"
 
 
-def fill_template(template: str, values: Mapping[str, str]) -> str:
+def whole_page(body: str, values: Mapping[str, str]) -> str:
+    """A page of this body: its head says what it is, and that nothing else may be loaded."""
+    policy = _content_policy(values["style"], values["script"])
+    return _fill(_text("head.html") + body, {**values, "policy": policy})
+
+
+def _fill(template: str, values: Mapping[str, str]) -> str:
     """The template with a value for each marker; nothing in a value is ever taken for a marker."""
     parts = template.split("{{")
     filled = [values[key] + rest for key, _, rest in (part.partition("}}") for part in parts[1:])]
@@ -72,7 +77,7 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def content_policy(style: str, script: str) -> str:
+def _content_policy(style: str, script: str) -> str:
     """No request of any kind; only this very style and this very script."""
 
     def digest(text: str) -> str:

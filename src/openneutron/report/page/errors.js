@@ -82,15 +82,7 @@ function drawErrors() {
   };
   follow(render);
   new ResizeObserver(render).observe(frame);
-  roving(
-    frame,
-    () => [...frame.querySelectorAll('[data-key]')],
-    (key, at, all) =>
-      ({
-        ArrowRight: Math.min(all.length - 1, at + 1),
-        ArrowLeft: Math.max(0, at - 1),
-      })[key],
-  );
+  rovingMarks(frame);
 }
 
 const decibels = (value) => (typeof value === 'number' ? `${decimals(value, 1)} dB` : 'no error');

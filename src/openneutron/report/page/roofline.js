@@ -24,15 +24,7 @@ function drawRoofline() {
   };
   follow(render);
   new ResizeObserver(render).observe(frame);
-  roving(
-    frame,
-    () => [...frame.querySelectorAll('[data-key]')],
-    (key, at, all) =>
-      ({
-        ArrowRight: Math.min(all.length - 1, at + 1),
-        ArrowLeft: Math.max(0, at - 1),
-      })[key],
-  );
+  rovingMarks(frame);
 }
 
 function roofSentence(points, silent) {

@@ -222,3 +222,18 @@ function roving(container, items, step) {
     all[next].focus();
   });
 }
+
+// The same for the marks of a chart, which stand in a row.
+function rovingMarks(chart) {
+  roving(
+    chart,
+    () => [...chart.querySelectorAll('[data-key]')],
+    (key, at, all) =>
+      ({
+        ArrowRight: Math.min(all.length - 1, at + 1),
+        ArrowLeft: Math.max(0, at - 1),
+        Home: 0,
+        End: all.length - 1,
+      })[key],
+  );
+}

@@ -49,17 +49,7 @@ function strip({ label, explanation, height, whole, least, draw }) {
     show(fixed - (fixed - from) / factor, fixed + (to - fixed) / factor);
   }
   followPointer(frame, { move: (dx) => show(from - dx * perPixel(), to - dx * perPixel()), scale });
-  roving(
-    view,
-    () => [...view.querySelectorAll('[data-key]')],
-    (key, at, all) =>
-      ({
-        ArrowRight: Math.min(all.length - 1, at + 1),
-        ArrowLeft: Math.max(0, at - 1),
-        Home: 0,
-        End: all.length - 1,
-      })[key],
-  );
+  rovingMarks(view);
   new ResizeObserver(() => {
     if (frame.clientWidth !== drawn) later();
   }).observe(frame);

@@ -7,7 +7,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from openneutron.report.page import content_policy, embed_json, enclose, fill_template
+from openneutron.report.page import embed_json, enclose, whole_page
 
 
 def render_sweep(data: Mapping[str, Any], generator: str) -> str:
@@ -15,10 +15,9 @@ def render_sweep(data: Mapping[str, Any], generator: str) -> str:
     base = files("openneutron.report.page").joinpath("page.css").read_text("utf-8")
     style = base + _text("sweep.css")
     script = page_script()
-    return fill_template(
+    return whole_page(
         _text("sweep.html"),
         {
-            "policy": content_policy(style, script),
             "generator": escape(generator),
             "title": escape(f"{data['model']}: variants"),
             "name": escape(str(data["model"])),

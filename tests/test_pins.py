@@ -1,0 +1,60 @@
+"""The pinned packages: all of what the project asks for, each archive with its hash."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PINS = sorted((ROOT / "constraints").glob("python3.*.txt"))
+
+
+def pins(file: Path) -> dict[str, int]:
+    """How many hashes each pinned package has."""
+    text = file.read_text().replace("\\\n", "")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    found = [re.match(r"([\w.-]+)==[\w.]+ ", line + " ") for line in lines]
+    assert all(found), [line for line, match in zip(lines, found, strict=True) if not match]
+    return {_plain(m[1]): line.count("--hash=sha256:") for m, line in zip(found, lines, strict=True) if m}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@pytest.mark.parametrize("file", PINS, ids=lambda f: f.stem)
+def test_everything_but_torch_is_pinned_with_hashes(file):
+    found = pins(file)
+    assert found and all(found.values()), [name for name, hashes in found.items() if not hashes]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = project["dependencies"], *project["optional-dependencies"].values()
+    asked = {_plain(re.match(r"[\w.-]+", line)[0]) for group in groups for line in group}
+    assert asked - found.keys() == {"torch", "openneutron"}
+
+
+@pytest.mark.parametrize("install", ["no", ""])
+def test_make_says_what_it_would_install(tmp_path, install):
+    """Before anything is installed, and without root nothing is: the tests that need it are skipped."""
+    for tool in ("bash", "grep", "find", "sed", "uname", "make", "sh"):
+        (tmp_path / tool).symlink_to(str(shutil.which(tool)))
+    log = tmp_path / "log"
+    for tool in ("sudo", "apt-get"):
+        (tmp_path / tool).write_text(f'#!/bin/bash\necho "{tool} $*" >> {log}\nexit 1\n')
+        (tmp_path / tool).chmod(0o755)
+    (tmp_path / "id").write_text("#!/bin/bash\necho 1000\n")
+    (tmp_path / "id").chmod(0o755)
+    command = ["make", "--no-print-directory", "-C", str(ROOT), f"INSTALL={install}", "cross-tools"]
+    environment = {**os.environ, "PATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "firmware tests need: gcc-arm-none-eabi" in done.stdout
+    assert "browser tests need: chromium" in done.stdout
+    assert "cannot run" in done.stderr
+    called = log.read_text().splitlines() if log.exists() else []
+    assert set(called) == (set() if install else {"sudo -n true"})
