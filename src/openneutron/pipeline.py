@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
+from openneutron.accuracy.mixed import choose_float
 from openneutron.accuracy.verify import verified
 from openneutron.backends import DEFAULT_CORE, NEUTRON, find_recipe
 from openneutron.converter import find_converter
@@ -169,8 +171,10 @@ def quantize_model(
     per_channel: bool = False,
     accuracy: str | AccuracyPlan = BALANCED,
     keep_float: Collection[str] = (),
+    keep_float_budget: float = 0.0,
     target: str | None = None,
     recipe: str = NEUTRON.name,
+    core: str = DEFAULT_CORE,
     options: CompileOptions | None = None,
     watch: Callable[[Refined], None] | None = None,
     progress: Callable[[float], None] = lambda part: None,
@@ -180,9 +184,12 @@ def quantize_model(
     The first sample is also the example to export with. Layers named in `keep_float`, as `openneutron
     compare` names them, stay float and thus on the CPU. The options are those it will be compiled with: what
     they keep from the NPU is quantized for the CPU by the recipe `imxrt700`. `accuracy` is fast, balanced,
-    best or methods by name; `watch` is told what they did.
+    best or methods by name; `watch` is told what they did. With a `keep_float_budget` (0.05: 5 % more cycles)
+    layers are kept float by what that gives at the outputs for the cycles it costs.
     """
     plan = find_plan(accuracy)
+    if keep_float_budget:
+        calibration_inputs = list(calibration_inputs)
     samples = iter(calibration_inputs)
     first = next(samples, None)
     if first is None:
@@ -195,12 +202,25 @@ def quantize_model(
             "Give a function that trains the model it is given, or leave both out.",
         )
     example = plain_inputs(as_tuple(first))
+    kept = None
+    if keep_float_budget:
+        if qat:
+            fail("ON104", "keep_float_budget", "is for calibration, not for training", "Leave one out.")
+        kept = choose_float(module, _samples(calibration_inputs), keep_float_budget, plan=plan,
+                            options=_options(options, target), recipe=recipe, core=core,
+                            per_channel=per_channel, keep_float=keep_float, progress=progress)  # fmt: skip
+        keep_float = (*keep_float, *kept.layers)
     quantizer = make_quantizer(recipe, _options(options, target), qat, per_channel, keep_float, example)
     everything = (plain_inputs(as_tuple(sample)) for sample in chain([first], samples))
     if train_fn is None:
         exported = export_model(module, example)
+
+        def told(refined: Refined) -> None:
+            if watch is not None:
+                watch(replace(refined, kept_float=None if kept is None else kept.as_dict()))
+
         return calibrate_and_quantize(
-            exported, everything, quantizer, accuracy=plan, watch=watch, progress=progress
+            exported, everything, quantizer, accuracy=plan, watch=told if watch else None, progress=progress
         )
     return train_and_quantize(_export_to_train(module, example), train_fn, quantizer, everything)
 

@@ -131,7 +131,8 @@ def compare_model(
         evidence.channel_spread = None if trial is None else trial.spread(evidence.layer)
     ordered = [n.name for n in quantized.graph.nodes if n.name in found]
     rows = suggest([found[name].error() for name in ordered], sources, plan.thorough)
-    return Comparison(rows, output_errors(float_module, quantized, samples), refined)
+    assert refined.original is not None
+    return Comparison(rows, output_errors(refined.original, quantized, samples), refined)
 
 
 def quantize_both(
@@ -153,7 +154,10 @@ def quantize_both(
     prepared = prepare_pt2e(run_passes(exported, BEFORE_PREPARE, PTQ), quantizer)
     model, refined = calibrate(prepared, calibration, find_plan(accuracy))
     assert refined.reference is not None
-    return copy.deepcopy(refined.reference), convert_pt2e(model), refined
+    reference = copy.deepcopy(refined.reference)
+    same = refined.original is refined.reference
+    refined.original = reference if same else copy.deepcopy(refined.original)
+    return reference, convert_pt2e(model), refined
 
 
 def try_suggestions(
@@ -191,7 +195,7 @@ def try_suggestions(
     chosen = [now, *trials[:count]]
     result = []
     for done, trial in enumerate(chosen, 1):
-        exact, quantized, _ = quantize_both(
+        _, quantized, refined = quantize_both(
             module,
             samples[0],
             trial.calibration,
@@ -200,7 +204,9 @@ def try_suggestions(
             (*keep_float, *trial.keep),
             trial.plan,
         )
-        result.append((trial.name, min(o.sqnr_db for o in output_errors(exact, quantized, samples))))
+        assert refined.original is not None
+        errors = output_errors(refined.original, quantized, samples)
+        result.append((trial.name, min(error.sqnr_db for error in errors)))
         progress(done / len(chosen))
     return result
 

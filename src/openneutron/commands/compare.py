@@ -83,6 +83,7 @@ def execute(args: argparse.Namespace) -> None:
     if strange := outside(samples, calibration):
         steps.note(f"{len(strange)} of {len(samples)} samples leave the range calibration has seen, by more "
                    f"than a tenth of it; the first is {strange[0]}")  # fmt: skip
+    args.keep_float = _with_budget(args, source, calibration, steps)
     with steps.step("Comparing", bar=True) as advance:
         found = compare_model(
             source.module,
@@ -110,6 +111,33 @@ def execute(args: argparse.Namespace) -> None:
     _print(rows)
     _print_outputs(found, len(samples))
     _print_trials(trials)
+
+
+def _with_budget(
+    args: argparse.Namespace, source: Source, calibration: list[Any], steps: Steps
+) -> tuple[str, ...]:
+    """The layers to keep float: those named, and those that a budget pays for."""
+    if not args.keep_float_budget:
+        return tuple(args.keep_float)
+    from openneutron.accuracy.mixed import choose_float
+    from openneutron.quantize.plan import find_plan
+    from openneutron.report.terminal import kept_float_text
+
+    with steps.step("Choosing what to keep float", bar=True) as advance:
+        kept = choose_float(
+            source.module,
+            calibration,
+            args.keep_float_budget,
+            plan=find_plan(args.accuracy or DEFAULT),
+            options=compile_options(args),
+            recipe=args.recipe,
+            core=args.core,
+            per_channel=args.per_channel,
+            keep_float=args.keep_float,
+            progress=advance,
+        )
+    steps.note(kept_float_text(kept.as_dict()))
+    return (*args.keep_float, *kept.layers)
 
 
 def layer_errors(

@@ -81,6 +81,14 @@ def add_compile_options(parser: argparse.ArgumentParser, output: bool = True) ->
         help="layers that are not quantized and stay on the CPU, as `openneutron compare` names them",
     )
     add(
+        "--keep_float_budget",
+        "--keep-float-budget",
+        type=parse_share,
+        default=0.0,
+        metavar="SHARE",
+        help="keep layers float that give most at the outputs for at most so many more cycles, e.g. 5%%",
+    )
+    add(
         "--calibration",
         metavar="DIR|FILE",
         help="calibration inputs: .npz, .npy, .pt or a folder of arrays or images",
@@ -267,6 +275,7 @@ _QUANTIZING = (
     "per_channel",
     "accuracy",
     "keep_float",
+    "keep_float_budget",
     "calibration",
     "use_random_dataset",
 )
@@ -349,6 +358,17 @@ def _load_library(path: str) -> None:
         torch.ops.load_library(path)
     except OSError as error:
         fail("ON602", path, f"cannot be loaded: {error}", "Give a library of ExecuTorch or torch operators.")
+
+
+def parse_share(text: str) -> float:
+    """A share: 5% or 0.05."""
+    try:
+        found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        found = 0.0
+    if not 0 < found <= 10:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a share above zero (e.g. 5% or 0.05)")
+    return found
 
 
 def parse_size(text: str) -> int:

@@ -63,7 +63,9 @@ def quantize_source(
             watch=found.append,
             progress=advance,
             keep_float=args.keep_float,
+            keep_float_budget=args.keep_float_budget,
             recipe=args.recipe,
+            core=args.core,
             options=compile_options(args),
         )
     return source, quantized, found[0]

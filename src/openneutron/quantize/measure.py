@@ -7,7 +7,8 @@ is decided by is measured on the scores they are computed from.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,11 +42,24 @@ class Quality:
     per_output_db: tuple[float, ...]
     agreement: float | None  # None: no output is a row of scores
     samples: int
+    per_sample_db: tuple[float, ...] = ()  # of the scores
 
     @property
     def output_db(self) -> float:
         """The error of the outputs: of several, the worst."""
         return min(self.per_output_db, default=math.inf)
+
+    def is_better_than(self, other: Quality, gain_db: float) -> bool:
+        """Whether this is better by so much: altogether, and sample by sample beyond chance."""
+        if math.isinf(self.sqnr_db) and self.sqnr_db > 0:
+            return True
+        if not self.sqnr_db > other.sqnr_db + gain_db:
+            return False
+        pairs = zip(self.per_sample_db, other.per_sample_db, strict=True)
+        gains = [a - b for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
+        if len(gains) < 2:
+            return True
+        return statistics.mean(gains) > statistics.stdev(gains) / math.sqrt(len(gains))
 
 
 def float_run(prepared: GraphModule, samples: Sequence[Sample]) -> Run:
@@ -54,9 +68,9 @@ def float_run(prepared: GraphModule, samples: Sequence[Sample]) -> Run:
         return _run(prepared, samples)
 
 
-def quantized_run(prepared: GraphModule, samples: Sequence[Sample]) -> Run:
-    """What the model will compute quantized, with the parameters as they are now."""
-    with simulated(prepared):
+def quantized_run(prepared: GraphModule, samples: Sequence[Sample], exact: Collection[str] = ()) -> Run:
+    """What the model will compute quantized, with the parameters as they are now, if some do not round."""
+    with simulated(prepared, exact):
         return _run(prepared, samples)
 
 
@@ -68,11 +82,16 @@ def quality(exact: Run, found: Run) -> Quality:
         for a, b in rows[:1]:
             agreed += int((a.argmax(1) == b.argmax(1)).sum())
             asked += len(a)
-    ratios = _ratios(exact.scores, found.scores)
-    known = [r for r in ratios if r is not None]
-    together = decibel(1.0, sum(known) / len(known)) if known else math.inf
+    together = _together(_ratios(exact.scores, found.scores))
     each = tuple(math.inf if r is None else decibel(1.0, r) for r in _ratios(exact.outputs, found.outputs))
-    return Quality(together, each, agreed / asked if asked else None, len(exact.outputs))
+    samples = [_together(_ratios([a], [b])) for a, b in zip(exact.scores, found.scores, strict=True)]
+    agreement = agreed / asked if asked else None
+    return Quality(together, each, agreement, len(exact.outputs), tuple(samples))
+
+
+def _together(ratios: list[float | None]) -> float:
+    known = [r for r in ratios if r is not None]
+    return decibel(1.0, sum(known) / len(known)) if known else math.inf
 
 
 def _ratios(exact: list[list[Tensor]], found: list[list[Tensor]]) -> list[float | None]:
@@ -97,6 +116,9 @@ def _run(prepared: GraphModule, samples: Sequence[Sample]) -> Run:
     found = Run([], [])
     probe = _Probe(prepared)
     with torch.no_grad():
+        if not probe.squashes:  # the outputs are the scores, and compiled code is quicker
+            outputs = [_floats(prepared(*sample)) for sample in samples]
+            return Run(outputs, outputs)
         for sample in samples:
             found.outputs.append(_floats(probe.run(*sample)))
             found.scores.append(_floats(probe.scores()))
@@ -114,7 +136,9 @@ class _Probe(Interpreter):
     def __init__(self, module: GraphModule):
         super().__init__(module)
         (end,) = (n for n in module.graph.nodes if n.op == "output")
-        self._wanted = [_before_squashing(n) for n in pytree.tree_leaves(end.args) if isinstance(n, Node)]
+        ends = [n for n in pytree.tree_leaves(end.args) if isinstance(n, Node)]
+        self._wanted = [_before_squashing(n) for n in ends]
+        self.squashes = self._wanted != ends
         self._values: dict[Node, Any] = {}
 
     def run_node(self, n: Node) -> Any:

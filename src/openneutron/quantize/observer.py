@@ -1,7 +1,8 @@
 """RangeObserver: a histogram of what a tensor holds, and the range that int8 makes the least error with.
 
 torchao's histogram observer moves one end by one bin at a time in a Python loop, every time its parameters
-are asked for. Here bins are merged in pairs when values leave the range, so that no count is ever split, and
+are asked for, and counts every value. Here bins are merged in pairs when values leave the range, so that no
+count is ever split; of a large tensor the ends are seen of all values, the rest of some spread over it; and
 all ranges of a grid are tried at once on the real rounding, zero point included; the result is kept.
 """
 
@@ -17,6 +18,7 @@ from torchao.quantization.pt2e.observer import UniformQuantizationObserverBase
 BINS = 2048
 MINMAX, PERCENTILE, MSE, ENTROPY = "minmax", "percentile", "mse", "entropy"
 CHOICES = (MINMAX, PERCENTILE, MSE, ENTROPY)
+COUNTED = 1 << 15  # values of one tensor that are put into bins; its ends are always seen
 _GRID = 48  # ranges tried at once for one end
 _TAIL = 1e-4  # what a percentile leaves out at either end
 
@@ -46,7 +48,7 @@ class RangeObserver(UniformQuantizationObserverBase):
         self._found.clear()
         self.min_val, self.max_val = min(self.min_val, low), max(self.max_val, high)
         self._cover(low, high)
-        self._count(x.reshape(-1).float())
+        self._count(x.reshape(-1))
         return x_orig
 
     def reset(self) -> None:
@@ -84,8 +86,9 @@ class RangeObserver(UniformQuantizationObserverBase):
     def _count(self, x: Tensor) -> None:
         if self._width == 0.0:  # nothing but zeros so far
             return
-        found = torch.histc(x, BINS, self._low, self._low + BINS * self._width)
-        self._counts += found.to(torch.float64)
+        step = _step(x.numel())
+        found = torch.histc(x[::step].float(), BINS, self._low, self._low + BINS * self._width)
+        self._counts.add_(found, alpha=step)
 
     @property
     def seen(self) -> bool:
@@ -165,6 +168,14 @@ class RangeObserver(UniformQuantizationObserverBase):
     def extra_repr(self) -> str:
         """For printing."""
         return f"range={self.min_val:.4g} .. {self.max_val:.4g}, choice={self.choice}"
+
+
+def _step(count: int) -> int:
+    """The distance of values that are counted; in step with no dimension, or channels would be left out."""
+    step = -(-count // COUNTED)
+    while math.gcd(step, count) > 1:
+        step += 1
+    return step
 
 
 def _rounded(centers: Tensor, scale: Tensor, zero: Tensor, low: int, high: int) -> Tensor:

@@ -24,6 +24,7 @@ class Moments:
 
     rounded: Tensor  # (groups, K, K)
     crossed: Tensor
+    count: int  # of patches
 
 
 def is_measurable(layer: Layer) -> bool:
@@ -43,7 +44,7 @@ def moments(step: Step, shape: torch.Size) -> Moments:
     a, b = (torch.cat(side, -1) for side in sides)
     a, b = a - a.mean(-1, keepdim=True), b - b.mean(-1, keepdim=True)
     count = a.shape[-1]
-    return Moments((a @ a.mT).double() / count, (b @ a.mT).double() / count)
+    return Moments((a @ a.mT).double() / count, (b @ a.mT).double() / count, count)
 
 
 def _patches(layer: Layer, x: Tensor, shape: torch.Size, share: int, generator: torch.Generator) -> Tensor:

@@ -17,12 +17,12 @@ METHODS = {
 FAST, BALANCED, BEST = "fast", "balanced", "best"
 LEVELS = {
     FAST: (),
-    BALANCED: (EQUALIZE, RANGES, BIAS, ROUND),
-    BEST: (EQUALIZE, RANGES, CLIP, BIAS, ROUND),
+    BALANCED: (EQUALIZE, RANGES, ROUND, BIAS),
+    BEST: (EQUALIZE, RANGES, CLIP, ROUND, BIAS),
 }
 DEFAULT = BALANCED
 HELP = (
-    f"{FAST}: calibrate only; {BALANCED} (default): {', '.join(LEVELS[BALANCED])}, the last of small layers; "
+    f"{FAST}: calibrate only; {BALANCED} (default): {', '.join(LEVELS[BALANCED])}; "
     f"{BEST}: all, thoroughly; or methods by name: {', '.join(METHODS)}"
 )
 

@@ -193,11 +193,29 @@ class Rounding(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Round and clip."""
+        if self.axis is None and self.high < 1 << 15:
+            step, zero = (
+                float(self.scale),
+                int(self.zero),
+            )  # one new tensor: PyTorch's own takes ten times longer
+            return (x * (1 / step)).round_().clamp_(self.low - zero, self.high - zero).mul_(step)
         shape = [1] * x.ndim
         if self.axis is not None:
             shape[self.axis] = -1
         scale, zero = self.scale.reshape(shape), self.zero.reshape(shape)
         return (((x / scale).round() + zero).clamp(self.low, self.high) - zero) * scale
+
+
+class Rounded(torch.nn.Module):
+    """A constant as its rounding leaves it, whatever is given."""
+
+    def __init__(self, value: Tensor):
+        super().__init__()
+        self.value = value
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The constant."""
+        return self.value
 
 
 def observers(prepared: GraphModule) -> dict[str, Any]:
@@ -236,6 +254,10 @@ def roundings(prepared: GraphModule) -> dict[str, torch.nn.Module]:
 def simulated(prepared: GraphModule, exact: Collection[str] = ()) -> Any:
     """The model as it computes quantized; observers named in `exact` round nothing."""
     found = roundings(prepared)
+    for node in prepared.graph.nodes:
+        if node.op == "call_module" and _is_constant(node.args[0]):
+            name = str(node.target)
+            found[name] = Rounded(found[name](value_of(prepared, node.args[0])))
     return replaced(prepared, {**found, **{name: torch.nn.Identity() for name in exact}})
 
 

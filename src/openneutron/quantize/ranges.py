@@ -11,7 +11,6 @@ from openneutron.quantize.measure import Run, quality, quantized_run
 from openneutron.quantize.observer import CHOICES, RangeObserver
 from openneutron.quantize.prepared import Sample, observers
 
-_FEW = 4  # samples: a tensor's part in the error shows on any of them
 _GAIN_DB = 0.05
 
 
@@ -24,11 +23,10 @@ def choose_each(
 ) -> int:
     """Try every range of every tensor, those that differ most first, in place; how many were changed."""
     start = time.monotonic()
-    few, wanted = samples[:_FEW], Run(exact.outputs[:_FEW], exact.scores[:_FEW])
     found = {id(o): o for o in observers(prepared).values() if isinstance(o, RangeObserver) and o.seen}
     ordered = sorted(found.values(), key=_spread, reverse=True)
     ordered = [o for o in ordered if _spread(o) > 1.02]
-    best = quality(wanted, quantized_run(prepared, few)).sqnr_db
+    best = quality(exact, quantized_run(prepared, samples)).sqnr_db
     changed = 0
     for done, observer in enumerate(ordered, 1):
         first = chosen = observer.choice
@@ -36,7 +34,7 @@ def choose_each(
             if choice == first or time.monotonic() - start > limit:
                 continue
             observer.choice = choice
-            score = quality(wanted, quantized_run(prepared, few)).sqnr_db
+            score = quality(exact, quantized_run(prepared, samples)).sqnr_db
             if score > best + _GAIN_DB:
                 best, chosen = score, choice
         observer.choice = chosen

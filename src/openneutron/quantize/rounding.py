@@ -31,6 +31,8 @@ def round_weights(step: Step, largest: int | None = None) -> bool:
         return False
     rounding = Rounding(observer_of(step.prepared, bind_args(layer.node)["weight"]))
     found = moments(step, weight.shape)
+    if found.count < weight[0].numel():  # fewer patches than inputs: what would be fitted is chance
+        return False
     matrix = weight.double().reshape(layer.groups, weight.shape[0] // layer.groups, -1)
     scale = rounding.scale.double().expand(weight.shape[0]) if rounding.axis is None else rounding.scale
     scale = scale.double().reshape(layer.groups, -1, 1)

@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from openneutron.fx import bind_args
-from openneutron.quantize.prepared import Layer, Sample, layers_of, roundings
+from openneutron.quantize.prepared import Layer, Rounding, Sample, behind, layers_of, roundings
 
 Visit = Callable[["Step"], object]
 
@@ -51,6 +51,7 @@ class Walk:
         self._samples = [iter(pytree.tree_leaves(sample)) for sample in samples]
         self._roundings = roundings(prepared)
         self._layers = {layer.node: layer for layer in layers_of(prepared)}
+        self._constants = {n for n in prepared.graph.nodes if behind(n).op == "get_attr"}
         self._last: dict[Node, list[Node]] = {}
         last: dict[Node, Node] = {}
         for node in prepared.graph.nodes:
@@ -81,13 +82,18 @@ class Walk:
             return
         if node.op == "output":
             return
-        shared = self.compute(node, {}, False) if node.op == "get_attr" else None
+        if node in self._constants:  # the same for every sample
+            for envs, rounded_too in ((self.exact, False), (self.rounded, True)):
+                value = self.compute(node, envs[0], rounded_too)
+                for env in envs:
+                    env[node] = value
+            return
         for env in self.exact:
-            env[node] = self.compute(node, env, False) if shared is None else shared
+            env[node] = self.compute(node, env, False)
         if node in self._layers:
             return
         for env in self.rounded:
-            env[node] = self.compute(node, env, True) if shared is None else shared
+            env[node] = self.compute(node, env, True)
 
     def compute(self, node: Node, env: dict[Node, Any], rounded: bool) -> Any:
         """One node's result."""
@@ -108,15 +114,12 @@ class Walk:
             source = node.args[0] if node.op == "call_module" else node
             if isinstance(source, Node) and source.op == "get_attr":
                 value = self.compute(source, {}, False)
+                rounded = value if node is source else self._roundings[str(node.target)](value)
                 for env in self.rounded:
-                    env[source] = value
-                    if node is not source:
-                        env[node] = self._roundings[str(node.target)](value)
+                    env[source], env[node] = value, rounded
 
 
 def _of_constants(prepared: GraphModule, layer: Layer) -> dict[str, Any]:
-    from openneutron.quantize.prepared import Rounding
-
     return {
         str(n.target): Rounding(prepared.get_submodule(str(n.target)))
         for n in layer.node.all_input_nodes
@@ -139,6 +142,11 @@ def live_bytes(prepared: GraphModule) -> int:
         most = max(most, now)
         now -= sum(_bytes(source) for source in ends.get(node, ()))
     return 2 * most
+
+
+def work_of(prepared: GraphModule) -> int:
+    """The values a model computes for one sample: a measure of what running it costs."""
+    return sum(_bytes(node) for node in prepared.graph.nodes) // 4
 
 
 def _bytes(node: Node) -> int:

@@ -53,6 +53,8 @@ def print_summary(console: Console, data: Mapping[str, Any]) -> None:
     ]
     if accuracy := data.get("accuracy"):
         rows.append(("int8 against float", _quality(accuracy)))
+        if kept := accuracy.get("kept_float"):
+            rows.append(("mixed precision", kept_float_text(kept)))
     for name, value in rows:
         table.add_row(name, value)
     console.print(table)
@@ -90,6 +92,8 @@ def print_accuracy(console: Console, rows: Sequence[tuple[str, float, str]]) -> 
 
 def print_methods(console: Console, accuracy: Mapping[str, Any]) -> None:
     """What was done when quantizing, in order, and what each method did to the outputs."""
+    if kept := accuracy.get("kept_float"):
+        console.print(_escape(kept_float_text(kept)), soft_wrap=True)
     if not accuracy["methods"]:
         return
     title = f"Quantizing ({accuracy['plan']}), error of the outputs"
@@ -103,6 +107,15 @@ def print_methods(console: Console, accuracy: Mapping[str, Any]) -> None:
         before, after = (_db(row[key]) for key in ("before_db", "after_db"))
         table.add_row(row["method"], before, after, f"{row['seconds']:.1f}", _escape(remark))
     console.print(table)
+
+
+def kept_float_text(kept: Mapping[str, Any]) -> str:
+    """What was kept float, what it gives and what it costs."""
+    more = kept["cycles_after"] / max(1, kept["cycles_before"]) - 1
+    if not kept["layers"]:
+        return f"no layer is worth keeping float within {kept['budget']:.0%} of the cycles"
+    gain = f"{_db(kept['before_db'])} to {_db(kept['after_db'])} at the outputs"
+    return f"kept float: {' '.join(kept['layers'])}: {gain} for {more:+.1%} of the estimated cycles"
 
 
 def _db(value: float | None) -> str:

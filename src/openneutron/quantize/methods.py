@@ -1,0 +1,181 @@
+"""The methods that work on a calibrated model, each on a copy, kept only if the outputs are nearer to float.
+
+What a method is fitted to and what it is judged on are different samples where there are enough. How many of
+each depends on what running the model costs: a small network is measured on many, a large one on a few.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from torch.fx import GraphModule
+
+from openneutron.quantize.bias import correct_bias
+from openneutron.quantize.clip import clip_weights
+from openneutron.quantize.measure import Quality, Run, float_run, quality, quantized_run
+from openneutron.quantize.observer import CHOICES, ENTROPY, MSE, RangeObserver
+from openneutron.quantize.plan import BIAS, CLIP, RANGES, ROUND, AccuracyPlan
+from openneutron.quantize.prepared import Sample, layers_of, observers
+from openneutron.quantize.ranges import choose_each
+from openneutron.quantize.rounding import round_weights
+from openneutron.quantize.walk import Step, Walk, live_bytes, work_of
+
+_MEMORY = 1 << 30  # bytes of results that a walk may hold
+_ENOUGH = 4  # fewer samples say nothing about the mean of a channel
+_LIMIT = 60.0  # seconds for choices made tensor by tensor
+_LARGEST = 512  # inputs of an output channel whose weights the balanced plan still rounds
+_DOUBT_DB = 0.3  # by which another range than that of least squares must be better
+GAIN_DB = 0.1  # less is chance
+GOOD_DB = {True: 40.0, False: 36.0}  # by thoroughness: as good as eight bits make it, nothing is tried
+
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """What one method did."""
+
+    method: str
+    text: str
+    before_db: float
+    after_db: float
+    kept: bool
+    seconds: float
+
+
+def affordable(prepared: GraphModule, values: int, least: int, most: int) -> int:
+    """How many samples may be run, if so many values may be computed in all."""
+    return max(least, min(most, values // max(1, work_of(prepared))))
+
+
+class Methods:
+    """A calibrated model on its way through the methods."""
+
+    def __init__(
+        self, prepared: GraphModule, samples: Sequence[Sample], plan: AccuracyPlan, original: GraphModule
+    ):
+        self.original = original  # in float, what the outputs should be
+        self.model = prepared
+        self.samples = list(samples)
+        self.plan = plan
+        self.results: list[MethodResult] = []
+        most = affordable(prepared, 32 << 20, 8 if plan.thorough else 4, 16)
+        few = min(most, len(self.samples) // 4) if len(self.samples) >= 8 else len(self.samples)
+        self.measured = spread_over(self.samples, few)
+        chosen = {id(sample) for sample in self.measured}
+        self.fitted = [sample for sample in self.samples if id(sample) not in chosen] or self.samples
+        room = max(1, _MEMORY // max(1, live_bytes(prepared)))
+        if not plan.thorough:
+            room = min(room, affordable(prepared, 64 << 20, 8, 32))
+        self.fitted = spread_over(self.fitted, room)
+        self.exact: Run = float_run(original, self.measured)
+        self.quality = self._measure(prepared)
+
+    def _measure(self, model: GraphModule) -> Quality:
+        return quality(self.exact, quantized_run(model, self.measured))
+
+    def run(self, method: str, progress: Progress) -> None:
+        """Try one method."""
+        start, before = time.monotonic(), self.quality
+        trial, text = None, "not needed: as good as eight bits make it"
+        if before.sqnr_db < GOOD_DB[self.plan.thorough]:
+            trial, text = _METHODS[method](self, progress)
+        after = before if trial is None else self._measure(trial)
+        kept = trial is not None and after.is_better_than(before, GAIN_DB)
+        if kept:
+            assert trial is not None
+            self.model, self.quality = trial, after
+        seconds = time.monotonic() - start
+        self.results.append(MethodResult(method, text, before.sqnr_db, after.sqnr_db, kept, seconds))
+
+    def ranges(self, progress: Progress) -> tuple[GraphModule | None, str]:
+        """One choice for all tensors; thoroughly, each by itself."""
+        found = [o for o in _unique(observers(self.model).values()) if isinstance(o, RangeObserver)]
+        if not found:
+            return None, "no range is observed"
+        model = copy.deepcopy(self.model)
+        scores: dict[str, float] = {}
+        for choice in CHOICES if self.plan.thorough else [c for c in CHOICES if c != ENTROPY]:
+            _set_choice(model, choice)
+            now = choice == MSE and all(o.choice == MSE for o in found)
+            scores[choice] = (self.quality if now else self._measure(model)).sqnr_db
+        best = max(scores, key=lambda choice: scores[choice] + (_DOUBT_DB if choice == MSE else 0.0))
+        _set_choice(model, best)
+        text = ", ".join(f"{choice} {db:.1f} dB" for choice, db in scores.items())
+        if not self.plan.thorough:
+            return (None if best == MSE else model), text
+        some = spread_over(self.fitted, affordable(model, 64 << 20, 6, 16))
+        count = choose_each(model, float_run(self.original, some), some, _LIMIT, progress)
+        return model, f"{text}; {count} tensors by themselves"
+
+    def clip(self, progress: Progress) -> tuple[GraphModule | None, str]:
+        """Weight ranges."""
+        counted = 0
+
+        def visit(step: Step) -> None:
+            nonlocal counted
+            counted += clip_weights(step)
+
+        model = self._walk(visit, progress)
+        return model, f"the weight ranges of {counted} layers" if model else self._too_few()
+
+    def round(self, progress: Progress) -> tuple[GraphModule | None, str]:
+        """Weights rounded for the least error, and biases with them."""
+        counted = 0
+
+        def visit(step: Step) -> None:
+            nonlocal counted
+            counted += round_weights(step, None if self.plan.thorough else _LARGEST)
+            correct_bias(step)
+
+        model = self._walk(visit, progress)
+        if model is None:
+            return None, self._too_few()
+        return model, f"the weights of {counted} layers on {len(self.fitted)} samples, biases with them"
+
+    def bias(self, progress: Progress) -> tuple[GraphModule | None, str]:
+        """Biases alone, unless rounding has corrected them."""
+        if any(result.method == ROUND and result.kept for result in self.results):
+            return None, "done with the rounding of the weights"
+        model = self._walk(correct_bias, progress)
+        if model is None:
+            return None, self._too_few()
+        return model, f"{len(layers_of(model))} biases on {len(self.fitted)} samples"
+
+    def _too_few(self) -> str:
+        return f"not with {len(self.samples)} samples: at least {_ENOUGH} are needed"
+
+    def _walk(self, visit: Callable[[Step], object], progress: Progress) -> GraphModule | None:
+        if len(self.samples) < _ENOUGH:
+            return None
+        model = copy.deepcopy(self.model)
+        Walk(model, self.fitted).run(visit, progress)
+        return model
+
+
+_METHODS: dict[str, Callable[[Methods, Progress], tuple[GraphModule | None, str]]] = {
+    RANGES: Methods.ranges,
+    CLIP: Methods.clip,
+    ROUND: Methods.round,
+    BIAS: Methods.bias,
+}
+KNOWN = tuple(_METHODS)
+
+
+def spread_over(samples: Sequence[Sample], count: int) -> list[Sample]:
+    """So many of the samples, from all over the data, which may be sorted by class."""
+    count = min(count, len(samples))
+    return [samples[i * len(samples) // count] for i in range(count)]
+
+
+def _unique(items: Iterable[object]) -> list[object]:
+    return list({id(item): item for item in items}.values())
+
+
+def _set_choice(model: GraphModule, choice: str) -> None:
+    for observer in observers(model).values():
+        if isinstance(observer, RangeObserver):
+            observer.choice = choice
