@@ -1,8 +1,8 @@
 """A voice detector to quantize: spectrum, magnitude, convolutions and an LSTM cell, trained on made-up sound.
 
 The short-time Fourier transform is a convolution with fixed weights, the magnitude the root of two squares,
-as in detectors in the field; the state of the cell goes in and out of the model with every frame. Voice is a sum
-of harmonics with formants that come and go; what is no voice is hiss, hum, whistles and knocks.
+as in detectors in the field; the state of the cell goes in and out of the model with every frame. Voice is a
+sum of harmonics with formants that come and go; what is no voice is hiss, hum, whistles and knocks.
 """
 
 from __future__ import annotations
