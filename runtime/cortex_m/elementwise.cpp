@@ -90,7 +90,8 @@ void divide(const Tensor& self, int32_t self_zero, const Tensor& other, int32_t 
     float numerator = static_cast<float>(neutron_sub32(a, self_zero));
     float denominator = static_cast<float>(neutron_sub32(b, other_zero));
     float quotient = denominator != 0.0f ? numerator / denominator : 0.0f; // no value of int8 is better for 1 / 0
-    return static_cast<T>(to_int32(round_offset_clamp(quotient * scale, zero, low, high)));
+    // Halves away from zero, as ExecuTorch's kernel; its Python reference rounds them to even.
+    return static_cast<T>(to_int32(offset_clamp(std::round(quotient * scale), zero, low, high)));
   });
 }
 

@@ -53,9 +53,9 @@ inline int32_t to_int32(float x) {
   return x >= -2147483648.0f && x < 2147483648.0f ? static_cast<int32_t>(x) : std::numeric_limits<int32_t>::min();
 }
 
-// round(x) half to even, plus an offset, between bounds; all in float, as the reference has it. NaN stays NaN.
-inline float round_offset_clamp(float x, float offset, float low, float high) {
-  x = std::nearbyint(x) + offset;
+// A rounded value plus an offset, between bounds; all in float. NaN stays NaN.
+inline float offset_clamp(float x, float offset, float low, float high) {
+  x += offset;
   x = x < low ? low : x;
   return x > high ? high : x;
 }

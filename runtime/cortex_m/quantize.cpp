@@ -1,4 +1,4 @@
-// quantize_per_tensor, dequantize_per_tensor: between float and integers, in single precision as torch computes it.
+// quantize_per_tensor, dequantize_per_tensor: between float and integers, in single precision as ExecuTorch's kernels.
 #include "operators.h"
 
 namespace openneutron::cortex_m {
@@ -37,7 +37,7 @@ void quantize(const Tensor& input, const Scale& scale, const Tensor& out) {
   walk_of(out, input).rows([&](const int64_t* at, int64_t count, const int64_t* step) {
     for (int64_t i = 0; i < count; ++i) {
       float x = static_cast<float>(in[at[1] + i * step[1]]) * scale.factor;
-      to[at[0] + i * step[0]] = static_cast<To>(to_int32(round_offset_clamp(x, scale.zero, scale.low, scale.high)));
+      to[at[0] + i * step[0]] = static_cast<To>(to_int32(offset_clamp(std::nearbyint(x), scale.zero, scale.low, scale.high)));
     }
   });
 }
@@ -73,7 +73,8 @@ Error quantize_per_tensor_out(Tensor input, double scale, int64_t zero_point, in
   CORTEX_M_REQUIRE(scale != 0.0);
   CORTEX_M_REQUIRE(has_type(out, dtype) && has_data(input));
   CORTEX_M_TRY(shape_output(out, input.sizes()));
-  Scale values{static_cast<float>(1.0 / scale), static_cast<float>(zero_point), static_cast<float>(quant_min),
+  // The inverse as ExecuTorch's kernel has it, of a scale in single precision; the Python reference's is of a double.
+  Scale values{1.0f / static_cast<float>(scale), static_cast<float>(zero_point), static_cast<float>(quant_min),
                static_cast<float>(quant_max)};
   switch (input.scalar_type()) {
     case ScalarType::Float: quantize_to<float>(dtype, input, values, out); break;

@@ -76,7 +76,33 @@ def run_program(program: LoadedProgram, calls: Sequence[Call]) -> list[torch.Ten
 
 
 def chip(call: Call) -> torch.Tensor:
-    """Average pooling as CMSIS-NN has it: the taps' sum over their number, halves away from zero."""
+    """As ExecuTorch's kernels have it, which in these differ from the dialect's reference."""
+    if call.operator == "quantize_per_tensor":
+        return _quantize(*call.arguments)
+    return _divide(*call.arguments) if call.operator == "quantized_div" else _average_pool(call)
+
+
+def _quantize(
+    x: torch.Tensor, scale: float, zero: int, low: int, high: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """The inverse of the scale in single precision."""
+    steps = torch.round(x.float() * (torch.tensor(1.0) / torch.tensor(scale, dtype=torch.float32)))
+    return torch.clamp(steps + zero, low, high).to(dtype)
+
+
+def _divide(
+    a: torch.Tensor, a_zero: int, b: torch.Tensor, b_zero: int, zero: int, scale: float
+) -> torch.Tensor:
+    """Halves away from zero."""
+    left, right = (a.int() - a_zero).float(), (b.int() - b_zero).float()
+    scaled = torch.where(right != 0, left / right, torch.zeros_like(left)) * scale
+    whole = torch.where((scaled - scaled.trunc()).abs() == 0.5, scaled + 0.5 * scaled.sign(), scaled.round())
+    info = torch.iinfo(a.dtype)
+    return torch.clamp(whole + zero, info.min, info.max).to(a.dtype)
+
+
+def _average_pool(call: Call) -> torch.Tensor:
+    """The taps' sum over their number, halves away from zero."""
     x, kernel, stride, padding, ceil_mode = call.arguments[:5]
     nhwc = call.operator.endswith("_nhwc")
     image = (x.permute(0, 3, 1, 2) if nhwc else x).double()

@@ -12,22 +12,12 @@ import torch
 from openneutron.firmware.sources import CMSIS_NN, EXECUTORCH, find_sources
 from openneutron.run.program import load_program
 from tests.cortex_m.cases import CASES
-from tests.cortex_m.chip import ChipMaker, build_chip, run_chip
-from tests.cortex_m.program import Call, compile_calls, inputs_of, one_by_one
+from tests.cortex_m.chip import ChipMaker, build_chip, chip_arguments, run_chip
+from tests.cortex_m.program import Call, compile_calls, one_by_one
 
 pytestmark = pytest.mark.slow
 ROUNDS = 12
-# Those whose generated arguments CMSIS-NN is defined for; the others are compared in whole programs on the
-# emulated core, with the arguments that ExecuTorch's passes make (tests/firmware).
-OPERATORS = (
-    "transpose",
-    "quantized_depthwise_conv2d_nhwc",
-    "quantized_avg_pool2d",
-    "quantized_avg_pool2d_nhwc",
-    "quantized_max_pool2d",
-    "quantized_max_pool2d_nhwc",
-    "quantized_batch_matmul",
-)
+CONTIGUOUS = ("minimum", "maximum", "transpose", "pad", "quantized_linear")  # besides those that say so
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +29,12 @@ def image():
     return build_chip(find_sources())
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", CASES)
 def test_the_host_does_what_the_chip_does(image, operator, tmp_path):
-    maker = ChipMaker(7)
-    maker.nhwc = operator.endswith("_nhwc")
-    calls = [Call(operator, arguments) for arguments in CASES[operator](maker)]
+    calls = chip_calls(operator)
     data = one_by_one(compile_calls(calls))
     generator = torch.Generator().manual_seed(1)
-    rounds = [[_fresh(t, r, generator) for t in inputs_of(calls)] for r in range(ROUNDS)]
+    rounds = [[a for c in calls for a in _fresh(c, r, generator)] for r in range(ROUNDS)]
     program = load_program(data)
     chip = run_chip(image, data, rounds, tmp_path)
     compared = 0
@@ -62,10 +50,27 @@ def test_the_host_does_what_the_chip_does(image, operator, tmp_path):
     assert compared >= ROUNDS * 2, f"only {compared} of {ROUNDS * len(calls)} calls ran on both"
 
 
-def _fresh(tensor: torch.Tensor, round: int, generator: torch.Generator) -> np.ndarray:
-    """Other values for activations; multipliers, shifts, tables and scratch stay as they are."""
-    if round == 0 or tensor.dtype not in (torch.int8, torch.float32) or tensor.dim() < 2:
-        return tensor.numpy()
+def chip_calls(operator: str) -> list[Call]:
+    """Calls that the chip's kernel is defined for."""
+    maker = ChipMaker(7)
+    maker.nhwc = operator.endswith("_nhwc") or operator in CONTIGUOUS
+    found = [chip_arguments(operator, arguments) for _ in range(2) for arguments in CASES[operator](maker)]
+    return [Call(operator, arguments) for arguments in found if arguments is not None]
+
+
+def _fresh(call: Call, round: int, generator: torch.Generator) -> list[np.ndarray]:
+    """Other values for activations; weights and what belongs to them stay as they are."""
+    tensors = call.tensors
+    weights = 1 if len(tensors) > 2 and call.operator != "quantized_batch_matmul" else 2
+    return [
+        t.numpy() if round == 0 or i >= weights or t.dim() < 2 else _random(t, generator)
+        for i, t in enumerate(tensors)
+    ]
+
+
+def _random(tensor: torch.Tensor, generator: torch.Generator) -> np.ndarray:
     if tensor.dtype == torch.float32:
-        return (torch.randn(tensor.shape, generator=generator) * 3).numpy()
-    return torch.randint(-128, 128, tensor.shape, generator=generator).to(torch.int8).numpy()
+        spread = tensor.abs().max().item()
+        return (torch.rand(tensor.shape, generator=generator) * 2 * spread - spread).numpy()
+    info = torch.iinfo(tensor.dtype)
+    return torch.randint(info.min, info.max + 1, tensor.shape, generator=generator).to(tensor.dtype).numpy()

@@ -75,7 +75,7 @@ class CortexMInt8Quantizer(ComposableQuantizer):
         """Say of every tensor how it is to be quantized."""
         # A comparison of integers is not one of the numbers they stand for.
         calls = (n for n in model.graph.nodes if n.op == "call_function" and not is_annotated(n))
-        other = [n.name for n in calls if tensor_of(n) is not None and not is_float(n)]
+        other = [n.name for n in calls if tensor_of(n) is not None and not (is_float(n) and _has_kernel(n))]
         leave_float(model, (*self.keep_float, *other))
         super().annotate(model)
         flatten_sharing(model)
@@ -100,6 +100,15 @@ class _Unannotated(NodeFinder):
 
     def __repr__(self) -> str:
         return "operators not annotated yet"
+
+
+def _has_kernel(node: Node) -> bool:
+    """ExecuTorch's quantizer takes a softmax along dimensions but the last, which its kernel refuses."""
+    if node.target not in (torch.ops.aten.softmax.int, torch.ops.aten._softmax.default):
+        return True
+    tensor, dim = tensor_of(node), node.args[1]
+    assert tensor is not None and isinstance(dim, int)
+    return tensor.dim() == 0 or dim % tensor.dim() == tensor.dim() - 1
 
 
 def _formats(scheme: Scheme) -> CortexMQuantizationConfig:

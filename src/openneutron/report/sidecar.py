@@ -14,6 +14,9 @@ from openneutron.package.pte import read_program
 from openneutron.report.data import SCHEMA
 from openneutron.report.from_program import report_from_program
 
+COUNTS = "counts.json"
+_TEXTS, _NUMBERS = ("method", "operator"), ("instruction", "instructions", "estimated_cycles", "border")
+
 
 def sidecar_path(program: Path) -> Path:
     """Where the report of a program is kept."""
@@ -29,8 +32,29 @@ def write_sidecar(program: Path, data: Mapping[str, Any]) -> Path:
 
 def report_of_program(program: Path) -> dict[str, Any]:
     """The report of a .pte: the one beside it if it is this program's, else what the program itself tells."""
-    path = sidecar_path(program)
     raw, _ = read_program(program)
+    data = _known(program, raw)
+    data["counts"] = _counts(program, raw)
+    return data
+
+
+def _counts(program: Path, raw: bytes) -> dict[str, Any] | None:
+    """What `openneutron firmware --run` counted of this very program, if it did so here or beside it."""
+    for folder in (program.parent, Path()):
+        path = folder / f"{program.stem}_firmware" / COUNTS
+        try:
+            data = json.loads(path.read_text())
+            counted = [[str(s[k]) for k in _TEXTS] + [int(s[k]) for k in _NUMBERS] for s in data["steps"]]
+            if data["program"] == hashlib.sha256(raw).hexdigest():
+                rows = [dict(zip((*_TEXTS, *_NUMBERS), row, strict=True)) for row in counted]
+                return {"core": str(data["core"]), "steps": rows}
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            continue  # not there, or none of ours
+    return None
+
+
+def _known(program: Path, raw: bytes) -> dict[str, Any]:
+    path = sidecar_path(program)
     if not path.exists():
         return report_from_program(program, note=f"There is no {path.name} beside the program.")
     try:

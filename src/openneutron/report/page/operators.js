@@ -94,4 +94,30 @@ function drawOperators() {
       isChosen: (node) => selection.nodes.has(node.id),
     }),
   );
+  if (DATA.counts) home.append(folded(`Counted on an emulated ${DATA.counts.core}`, countedSteps, 'counts'));
+}
+
+// What `openneutron firmware --run` counted, beside the estimates.
+function countedSteps() {
+  const number = (title, name) => ({
+    title,
+    number: true,
+    value: (step) => step[name],
+    cell: (step) => integer(step[name]),
+  });
+  const columns = [
+    { title: 'method', value: (step) => step.method, minor: true },
+    { title: 'step', value: (step) => step.operator },
+    number('instructions', 'instructions'),
+    number('of these at the border', 'border'),
+    number('cycles, estimated', 'estimated_cycles'),
+  ];
+  const note =
+    'Instructions of the emulated core, not cycles; for a delegate, which the NPU computes on the chip, the ' +
+    'estimate is the NPU’s.';
+  const rows = DATA.counts.steps;
+  return [
+    el('p', { class: 'lede', text: note }),
+    dataTable({ name: 'steps', columns, rows, key: (step) => `${step.method} ${step.instruction}` }),
+  ];
 }
