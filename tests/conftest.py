@@ -37,8 +37,15 @@ NEEDS = {
 
 @pytest.fixture(autouse=True, scope="session")
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Rehearsals are remembered for one session, not in the user's own folder."""
+    """Rehearsals are remembered for one session, not in the user's own folder.
+
+    Objects of firmware stay there, where all workers and later sessions find them: a name says all they are
+    made of.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        if "OPENNEUTRON_CACHE" not in os.environ:
+            patch.setenv("OPENNEUTRON_CACHE", str(base / "openneutron" / "firmware"))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
 

@@ -23,6 +23,7 @@ from openneutron.diagnostics import fail
 
 MOST_BYTES = 4 << 30  # of one file: more is no model, program or set of samples
 MOST_TEXT_BYTES = 64 << 20
+COUNTS = "counts.json"  # in a firmware's folder: what its program took, which a report shows
 _PART = re.compile(r"\.openneutron-[0-9a-f]{16}\.part")
 _FOLDER = re.compile(r"openneutron-[0-9a-f]{16}")
 _KINDS = {

@@ -82,7 +82,9 @@ def chip_arguments(operator: str, arguments: Arguments) -> Arguments | None:
         return (first.contiguous(), *arguments[1:6], -((31 << 26) >> shift)) if last else None
     if operator == "pad":  # with one channel or one pixel the order of dimensions is not plain
         plain = first.dim() < 4 or (first.shape[1] > 1 and first.shape[2] * first.shape[3] > 1)
-        return arguments if plain and min(*arguments[1], *arguments[2]) >= 0 else None
+        none = [0] * (4 - first.dim())  # of dimensions that are not there
+        before, after = ([*none, *amounts[len(none) :]] for amounts in arguments[1:3])
+        return (first, before, after, arguments[3]) if plain and min(*before, *after) >= 0 else None
     if operator in ("quantized_add", "quantized_mul") and (arguments[1] > 127 or -400 in _numbers(arguments)):
         return None
     if operator == "quantized_linear":

@@ -54,7 +54,7 @@ def chip_calls(operator: str) -> list[Call]:
     """Calls that the chip's kernel is defined for."""
     maker = ChipMaker(7)
     maker.nhwc = operator.endswith("_nhwc") or operator in CONTIGUOUS
-    found = [chip_arguments(operator, arguments) for _ in range(2) for arguments in CASES[operator](maker)]
+    found = [chip_arguments(operator, arguments) for arguments in CASES[operator](maker)]
     return [Call(operator, arguments) for arguments in found if arguments is not None]
 
 

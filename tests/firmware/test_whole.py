@@ -22,6 +22,7 @@ from openneutron.firmware.whole import build_whole, read_whole_program, with_poo
 from openneutron.firmware.whole_run import compare_runs, host_runs, random_runs, run_whole
 from openneutron.options import CompileOptions
 from openneutron.pipeline import compile_model
+from openneutron.report.sidecar import report_of_program
 from tests.firmware.whole import build_measured, compiled, run_and_compare, samples
 from tests.recipes.networks import NETWORKS
 
@@ -161,16 +162,19 @@ def test_the_command_writes_counts_and_pools(sources, tmp_path, capfd, monkeypat
     assert steps == data["run"]["steps"]
     assert sum(step["instructions"] for step in steps) == data["run"]["instructions"]["forward"]
     assert all(step["estimated_cycles"] > 0 for step in steps if "et_view" not in step["operator"])
+    assert report_of_program(Path("my net, v1.pte"))["counts"]["core"] == "cortex-m33"
+    total = data["sram_bytes"]
+    assert main(["firmware", "my net, v1.pte", "--sram", str(total)]) == 0
+    assert main(["firmware", "my net, v1.pte", "--sram", str(total - 1)]) == 1
+    assert f"needs {total:,} bytes of SRAM" in capfd.readouterr().err
 
 
 def test_smallest_is_bare_where_nothing_is_outside_the_delegates(sources, tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    sizes = {}
     Path("a.pte").write_bytes(_small(int8_io=True))
-    for option in ("--smallest", "--bare"):
-        assert main(["firmware", "a.pte", option, "--json"]) == 0
-        sizes[option] = json.loads(capfd.readouterr().out)["text_bytes"]
-    assert sizes["--smallest"] == sizes["--bare"]
+    assert main(["firmware", "a.pte", "--smallest", "--json"]) == 0
+    data = json.loads(capfd.readouterr().out)
+    assert data["text_bytes"] < 25_000 and len(data["kernels"]) < 6
 
 
 @slow

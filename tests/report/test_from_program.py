@@ -1,5 +1,6 @@
 """The report of a .pte: with what compile left beside it, and without."""
 
+import hashlib
 import json
 
 import pytest
@@ -81,3 +82,20 @@ def test_a_stale_or_damaged_report_is_not_used(both, tmp_path):
         found = report_of_program(copy)
         assert remark in found["missing"][0]
         assert found["timeline"] == alone["timeline"]
+
+
+def test_what_firmware_counted_of_this_program_is_shown(both, tmp_path):
+    _, path, _ = both
+    copy = tmp_path / "model.pte"
+    copy.write_bytes(path.read_bytes())
+    step = {"method": "forward", "operator": "aten::erf.out", "instruction": 3, "instructions": 900,
+            "estimated_cycles": 800, "border": 0, "kernels": {}}  # fmt: skip
+    digest = hashlib.sha256(copy.read_bytes()).hexdigest()
+    file = tmp_path / "model_firmware" / "counts.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"core": "cortex-m33", "program": digest, "steps": [step]}))
+    counts = report_of_program(copy)["counts"]
+    assert counts["core"] == "cortex-m33" and counts["steps"][0]["instructions"] == 900
+    for other in ({"core": "x", "program": "another", "steps": [step]}, {"steps": [{}]}, []):
+        file.write_text(json.dumps(other))
+        assert report_of_program(copy)["counts"] is None

@@ -26,7 +26,12 @@ def execute(args: argparse.Namespace, core: Core) -> None:
     selection = Path(args.kernel_selection) if args.kernel_selection else None
     with steps.step("Building"):
         firmware = build_firmware(
-            program, folder, core=core, selection=selection, sram_bytes=args.sram or SRAM_BYTES
+            program,
+            folder,
+            core=core,
+            selection=selection,
+            select=True,
+            sram_bytes=args.sram or SRAM_BYTES,
         )
     data = _built(firmware) | {"core": core.name}
     if args.run:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from openneutron.converter.kernel_selection import check_unedited, read_selection
+from openneutron.converter.kernel_selection import check_unedited, kernel_selection_code, read_selection
 from openneutron.diagnostics import fail
+from openneutron.files import write_atomically
 from openneutron.firmware.cores import DEFAULT, FLASH_BYTES, SRAM_BYTES, Core
 from openneutron.firmware.program import ASSEMBLY, FirmwareProgram
 from openneutron.firmware.sizes import ImageSize, read_map
@@ -27,6 +28,7 @@ from openneutron.firmware.toolchain import (
 OPTIMIZE = "-O2"
 STACK_BYTES = 8 * 1024
 APPLICATION = ("board", "main", "semihosting")
+SELECTION = "kernel_selection.c"
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,12 @@ def build_firmware(
     *,
     core: Core = DEFAULT,
     selection: Path | None = None,
+    select: bool = False,
     sram_bytes: int = SRAM_BYTES,
     optimize: str = OPTIMIZE,
     defines: Sequence[str] = (),
 ) -> Firmware:
-    """Build the image of a program's delegates; without a selection all kernels are linked."""
+    """Build the image of the delegates; kernels are a selection's, the program's own (`select`), or all."""
     _check_memory(program, sram_bytes)
     if selection is not None:
         check_selection(selection)
@@ -78,6 +81,9 @@ def build_firmware(
     make_folder(folder)
     given, folder, runtime = folder, folder.resolve(), runtime_folder()
     program.write(folder)
+    if selection is None and select:
+        selection = folder / SELECTION
+        write_atomically(selection, kernel_selection_code(program.kernels, program.converter).encode())
     includes = (*_includes(runtime), runtime / "firmware", folder)
     flags = (*WARNINGS, *C, optimize, *defines)
     headers = digest_of(f for place in includes for f in place.glob("*.h"))

@@ -11,13 +11,11 @@ from typing import Any
 from openneutron.compiler.microcode.cost import cost_of
 from openneutron.compiler.microcode.format import decode
 from openneutron.estimate.cpu_cost import Operator, cpu_cycles
-from openneutron.files import write_atomically
+from openneutron.files import COUNTS, write_atomically
 from openneutron.firmware.whole import WholeFirmware, WholeProgram
 from openneutron.firmware.whole_run import StepCount, WholeRun
 from openneutron.run.program_steps import ProgramStep, program_steps
 from openneutron.target import DEFAULT_TARGET, find_target
-
-COUNTS = "counts.json"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from openneutron.files import write_atomically
-from openneutron.firmware.build import runtime_folder
+from openneutron.firmware.build import SELECTION, runtime_folder
 from openneutron.firmware.operators import Kernels, prim_defines
 from openneutron.firmware.sources import CMSIS_NN_COMMIT, Sources, git_commands
 from openneutron.firmware.toolchain import CXX, make_folder
@@ -17,7 +17,6 @@ from openneutron.firmware.whole import (
     DEFINES,
     KERNEL_SPEED,
     POOLS_HEADER,
-    SELECTION,
     SIZE,
     WholeFirmware,
 )

@@ -6,11 +6,11 @@ Objects are used again by any firmware that wants the same; the cache may be wip
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -123,10 +123,14 @@ def _compile(unit: Unit, core: Processor, compiler: str) -> Path:
     key.update(unit.source.read_bytes())
     folder = cache_folder() / "objects" / core.name / key.hexdigest()[:24]
     result = folder / f"{unit.group}__{unit.name}.o"
-    if not result.exists():
-        make_folder(folder)
-        with tempfile.NamedTemporaryFile(dir=folder, suffix=".o", delete=False) as file:
-            unfinished = Path(file.name)
+    if result.exists():
+        return result
+    make_folder(folder)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may want the same: it is compiled once
+        if result.exists():
+            return result
+        unfinished = folder / "unfinished.o"
         try:
             includes = [f"-I{path}" for path in unit.includes]
             run_tool([compiler, *flags, *includes, "-c", unit.source, "-o", unfinished])

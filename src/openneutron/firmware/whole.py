@@ -11,7 +11,7 @@ from openneutron.compiler.microcode.format import Program, decode
 from openneutron.converter.kernel_selection import kernel_selection_code
 from openneutron.diagnostics import fail
 from openneutron.files import write_atomically
-from openneutron.firmware.build import check_selection, neutron_units, runtime_folder
+from openneutron.firmware.build import SELECTION, check_selection, neutron_units, runtime_folder
 from openneutron.firmware.cores import DEFAULT, FLASH_BYTES, SRAM_BYTES, Core
 from openneutron.firmware.operators import Kernels, find_kernels, prim_defines
 from openneutron.firmware.pools import WholePools
@@ -55,7 +55,7 @@ SIZE = "-Os"
 CMSIS_NN_SPEED = "-Ofast"  # CMSIS-NN's own default; its int8 kernels have no floats that it could change
 KERNEL_SPEED = "-O2"
 APPLICATION = ("main", "system")
-ASSEMBLY, POOLS_HEADER, SELECTION = "program.S", "neutron_pools.h", "kernel_selection.c"
+ASSEMBLY, POOLS_HEADER = "program.S", "neutron_pools.h"
 MEASURING_STACK = 64 * 1024
 
 
@@ -166,7 +166,7 @@ def build_whole(
     objects = compile_units(units, core)
     run_tool([find_tool(f"{PREFIX}gcc"), *core.flags, "-c", ASSEMBLY, "-o", "application__program.o"], folder)
     objects.append(folder / "application__program.o")
-    pools = pools or _measuring(program, min(sram_bytes, SRAM_BYTES))
+    pools = pools or _measuring(program)
     return link_whole(program, core, given, tuple(objects), kernels, pools)
 
 
@@ -278,10 +278,10 @@ def _selection(program: WholeProgram, folder: Path, given: Path | None) -> Unit:
     return Unit("delegate", "kernel_selection", folder / SELECTION, (*WARNINGS, *C, SIZE), includes, headers)
 
 
-def _measuring(program: WholeProgram, sram_bytes: int) -> WholePools:
-    """All there is, half of the rest for each of what is not known yet."""
+def _measuring(program: WholeProgram) -> WholePools:
+    """All the board has, half of the rest for each of what is not known yet; `measure` compares the sum."""
     pools = WholePools.known(program.info)
-    rest = sram_bytes - MEASURING_STACK - pools.planned - pools.io - 64 * 1024  # ExecuTorch's own data
+    rest = SRAM_BYTES - MEASURING_STACK - pools.planned - pools.io - 64 * 1024  # ExecuTorch's own data
     delegate = max((p.scratch_bytes + p.prefetch_bytes for p in program.delegates), default=0)
     half = max(0, rest - delegate) // 2 // 16 * 16
     return replace(pools, method=half, temporary=half + delegate, stack=MEASURING_STACK)

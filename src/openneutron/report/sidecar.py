@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from openneutron.diagnostics import OpenNeutronError
-from openneutron.files import read_text, write_atomically
+from openneutron.files import COUNTS, read_text, write_atomically
 from openneutron.package.pte import read_program
 from openneutron.report.data import SCHEMA
 from openneutron.report.from_program import report_from_program
 
-COUNTS = "counts.json"
 _TEXTS, _NUMBERS = ("method", "operator"), ("instruction", "instructions", "estimated_cycles", "border")
 
 
