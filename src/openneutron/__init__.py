@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from openneutron._registration import register_when_loaded
+from openneutron.compat import require_executorch
 
 __version__ = "0.1.0.dev0"
 
@@ -39,12 +40,16 @@ _HOME = {
     "sweep": "commands.sweep",
 }
 
+_LIGHT = ("target", "options", "diagnostics")  # these need no ExecuTorch
+
 __all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'openneutron' has no attribute '{name}'")
+    if not _HOME[name].startswith(_LIGHT):
+        require_executorch()
     return getattr(import_module(f"openneutron.{_HOME[name]}"), name)
 
 

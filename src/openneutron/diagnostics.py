@@ -284,6 +284,11 @@ CODES: dict[str, CodeInfo] = {
         "A program that this process did not compile is first run in a process of its own. There it did not "
         "end within a minute: it is far too large for this machine, or it is hostile and runs for ever.",
     ),
+    "ON520": CodeInfo(
+        "another ExecuTorch is installed",
+        "Programs, the delegate's C++ and ExecuTorch's Python modules change from release to release; "
+        "OpenNeutron is made for one of them. `openneutron doctor` lists what was seen with others.",
+    ),
     "ON601": CodeInfo(
         "file cannot be written", "The output folder does not exist, is full or is not writable."
     ),

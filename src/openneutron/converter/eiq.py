@@ -28,6 +28,11 @@ from openneutron.target import Target
 
 _WHERE = "converter eiq"
 _OPEN_HINT = "The open converter (--converter open) needs no SDK; its programs run on OpenNeutron's firmware."
+# The worker as a script, but without its folder in sys.path: that would shadow modules the SDK imports.
+_RUN_WORKER = (
+    "import runpy, sys; del sys.argv[0]; sys.path[:] = filter(None, sys.path); "
+    "runpy.run_path(sys.argv[0], run_name='__main__')"
+)
 _CODES = {"missing": "ON411", "version": "ON412", "refused": "ON414", "target": "ON415"}
 
 
@@ -66,8 +71,7 @@ class EiqConverter:
 
     def _run(self, folder: Path) -> dict[str, Any]:
         """Run the worker in `folder`; its answer, or the diagnostic of its failure."""
-        # -P: the folder of the worker must not shadow modules the SDK imports.
-        command = [sys.executable, "-P", str(Path(eiq_worker.__file__).resolve()), str(folder)]
+        command = [sys.executable, "-c", _RUN_WORKER, str(Path(eiq_worker.__file__).resolve()), str(folder)]
         log = folder / "worker.log"
         with log.open("wb") as sink:
             process = subprocess.Popen(

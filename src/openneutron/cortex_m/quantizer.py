@@ -51,7 +51,8 @@ class CortexMInt8Quantizer(ComposableQuantizer):
         self.keep_float = keep_float
         support = {**CORTEX_M_EXPLICIT_LAYOUT_QUANTIZER_SUPPORT_DICT}
         if is_qat:
-            support |= {key: support[(key[0], *key[2:])] for key in _NORMED if (key[0], *key[2:]) in support}
+            plain = {key: (key[0], *key[2:]) for key in _NORMED}
+            support |= {key: support[without] for key, without in plain.items() if without in support}
         members = {target for key in (*_CONVOLUTIONS, *_NORMED) for target in key}
         matcher = PatternMatcher(support, support_dict_name="cortex_m")
         super().__init__(

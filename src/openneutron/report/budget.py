@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from openneutron.compat import tomllib
 from openneutron.diagnostics import fail, nearest
 from openneutron.files import read_text
 from openneutron.report.difference import sram_needed

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
+from openneutron.compat import tomllib
 from openneutron.diagnostics import fail
 
 

@@ -1,0 +1,49 @@
+"""What differs between the versions of Python and of ExecuTorch: the one place that knows.
+
+Nothing here imports ExecuTorch; its version is read from the installed package's metadata.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+from openneutron.diagnostics import fail
+
+__all__ = ["EXECUTORCH", "PYTHONS", "SEEN", "executorch_version", "require_executorch", "tomllib"]
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PYTHONS = ((3, 10), (3, 13))  # the first and the last that are tested
+EXECUTORCH = "1.5.1"
+
+# What was seen with other versions; `openneutron doctor` prints it.
+SEEN = {
+    "1.5.1": "works: the version everything is tested with",
+}
+
+
+def executorch_version() -> str | None:
+    """The version of the installed executorch without its local label, or None."""
+    try:
+        return version("executorch").split("+")[0]
+    except PackageNotFoundError:
+        return None
+
+
+@cache
+def require_executorch() -> None:
+    """Fail, in one sentence, unless the ExecuTorch that OpenNeutron is made for is installed."""
+    found = executorch_version()
+    if found != EXECUTORCH:
+        what = f"executorch {found} is installed" if found else "executorch is not installed"
+        fail(
+            "ON520",
+            "executorch",
+            f"OpenNeutron needs executorch {EXECUTORCH}, and {what}",
+            f"pip install executorch=={EXECUTORCH}",
+        )
