@@ -21,7 +21,7 @@ NATIVE := CMakeLists.txt $(shell find runtime -type f \( -name '*.c' -o -name '*
 export OPENNEUTRON_REQUIRE_FIRMWARE := $(if $(CI),1,$(OPENNEUTRON_REQUIRE_FIRMWARE))
 export OPENNEUTRON_REQUIRE_BROWSER := $(if $(CI),1,$(OPENNEUTRON_REQUIRE_BROWSER))
 
-.PHONY: help setup demo test test-fast lint lint-scripts format check-generated bench native lock cross-tools clean distclean
+.PHONY: help setup demo test test-fast lint lint-scripts format check-generated bench native wheel docs lock cross-tools clean distclean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS=$$'\t' read -r t d; do printf '  make %-16s %s\n' "$$t" "$$d"; done
@@ -75,11 +75,21 @@ bench: $(READY) ## the benchmarks; prints tables
 native: $(DEPS) ## rebuild the native libraries only (incremental)
 	$(PIP) install --quiet --no-build-isolation --no-deps --editable .
 
-lock: ## write the versions of the virtual environment, with hashes, to constraints/
-	@{ sed -n '/^#/p' $(PINS); $(PIP) freeze --all --exclude-editable --exclude pip \
-	  | grep -E '^[A-Za-z0-9_.-]+==' | grep -v '^torch==' \
-	  | $(BIN)/uv pip compile --quiet --no-deps --no-header --no-annotate --no-config --generate-hashes --python-version 3.11 - ; \
-	  } > $(PINS).new && mv $(PINS).new $(PINS)
+wheel: $(READY) ## dist/: a wheel that needs no compiler, and the sdist
+	@rm -rf build/wheel dist && mkdir -p dist
+	$(PIP) wheel --quiet --no-build-isolation --no-deps -w build/wheel .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --plat manylinux_2_28_x86_64 --only-plat \
+	  --exclude 'libexecutorch*' -w dist build/wheel/openneutron-*.whl
+	@$(PY) -c "from scikit_build_core.build import build_sdist; build_sdist('dist')" >/dev/null
+	@ls -l dist
+
+lock: $(READY) ## write constraints/: the newest versions that fit and the pins already there, for every Python, with hashes
+	@for v in 3.10 3.11 3.12 3.13; do echo "constraints/python$$v.txt"; \
+	  $(BIN)/uv pip compile --quiet --no-config --no-header --no-annotate --generate-hashes --python-version $$v \
+	    --python-platform x86_64-manylinux_2_28 --override constraints/overrides.in --extra dev --extra accuracy \
+	    --output-file constraints/python$$v.txt pyproject.toml constraints/torch.in || exit 1; done
+	@$(BIN)/uv pip compile --quiet --no-config --no-header --no-annotate --generate-hashes --universal \
+	  --python-version 3.10 --output-file constraints/docs.txt constraints/docs.in
 
 cross-tools:
 	@sudo=; if [ "$$(id -u)" != 0 ]; then sudo="sudo -n"; fi; fresh=; \

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from openneutron.compat import executorch_version, require_executorch
 from openneutron.diagnostics import fail
 from openneutron.partition.partitioner import BACKEND_ID
 
@@ -48,6 +49,8 @@ def load_runtime(library: Path = DELEGATE) -> Runtime:
     """
     if not library.exists():
         fail("ON504", library.name, "the ExecuTorch delegate is not built", _BUILD)
+    require_executorch()
+    _check_built_for(executorch_version())
     from executorch.runtime import Runtime
 
     runtime = Runtime.get()
@@ -59,6 +62,15 @@ def load_runtime(library: Path = DELEGATE) -> Runtime:
     if not runtime.backend_registry.is_available(BACKEND_ID):
         fail("ON504", library.name, "the library did not register its backend", _BUILD)
     return runtime
+
+
+def _check_built_for(installed: str | None) -> None:
+    """Fail if the native libraries were built against another executorch: its C++ classes differ."""
+    stamp = NATIVE / "executorch-version"
+    built_for = stamp.read_text() if stamp.exists() else None
+    if built_for != installed:
+        problem = f"built for executorch {built_for or '(unknown)'}, but {installed} is installed"
+        fail("ON504", DELEGATE.name, problem, _BUILD)
 
 
 def use_threads(count: int) -> None:

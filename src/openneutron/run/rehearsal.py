@@ -22,6 +22,7 @@ from openneutron.run.delegate import CORTEX_M, DELEGATE, REHEARSE, executorch_li
 
 SECONDS = 60  # the most a rehearsal may take
 _REFUSED, _FAILED = 1, 3  # exit codes of rehearse.cpp: not loaded; loaded, but a method did not run
+_NOT_STARTED = 127  # the loader's own exit code: a library is missing
 _KEPT = 1000  # digests in the cache
 _DAMAGED = "The file is damaged or hostile: copy it again, or compile the model again."
 
@@ -38,7 +39,13 @@ def rehearse(data: bytes, where: str) -> None:
         write_scratch(file, data)
         command = [str(REHEARSE), str(file), str(SECONDS)]
         try:
-            done = subprocess.run(command, capture_output=True, timeout=SECONDS + 5, stdin=subprocess.DEVNULL)
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                timeout=SECONDS + 5,
+                stdin=subprocess.DEVNULL,
+                env=_environment(),
+            )
         except subprocess.TimeoutExpired:
             _too_slow(where)
         except OSError as error:
@@ -53,7 +60,15 @@ def rehearse(data: bytes, where: str) -> None:
         fail("ON512", where, f"the program ended the process that rehearsed it: {said}", _DAMAGED)
     elif done.returncode == _REFUSED:
         fail("ON512", where, f"ExecuTorch refuses the program: {said}", _DAMAGED)
+    elif done.returncode == _NOT_STARTED:
+        fail("ON504", REHEARSE.name, f"cannot be started: {said}", "Install the package again.")
     # A method that loads and reports an error does so here too, where the error can be explained.
+
+
+def _environment() -> dict[str, str]:
+    """Where the loader finds executorch's libraries, wherever that is installed."""
+    places = [str(executorch_library("")), os.environ.get("LD_LIBRARY_PATH", "")]
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, places))}
 
 
 def _too_slow(where: str) -> NoReturn:
