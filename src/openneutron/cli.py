@@ -1,7 +1,7 @@
 """The command line: parse, call, render. Each command is one file in `openneutron.commands`.
 
 Results go to stdout, progress and messages to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 after
-Ctrl-C.
+Ctrl-C (docs/exit-codes.md).
 Nothing here imports torch, so that help and the operator table appear at once.
 """
 
@@ -38,7 +38,10 @@ def build_parser() -> argparse.ArgumentParser:
         )
         command.add_arguments(sub)
         sub.add_argument("--debug", action="store_true", help="show tracebacks and all library messages")
-        sub.set_defaults(execute=command.execute)
+        sub.add_argument(
+            "--quiet", action="store_true", help="no progress and no notes, only results and errors"
+        )
+        sub.set_defaults(execute=command.execute, parser=parser)
     return parser
 
 
@@ -52,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = args.debug
     if not debug:
         _quieten()
+    if args.quiet:
+        os.environ["OPENNEUTRON_QUIET"] = "1"  # for processes of ours too
     try:
         return int(args.execute(args) or DONE)
     except OpenNeutronError as error:

@@ -10,6 +10,7 @@ from openneutron.commands import (
     check,
     compare,
     compile,
+    completion,
     convert,
     diff,
     disasm,
@@ -58,4 +59,5 @@ COMMANDS: tuple[Command, ...] = (
     sweep,
     tune,
     doctor,
+    completion,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -15,6 +16,7 @@ class Steps:
     """Announces what is being done."""
 
     def __init__(self, quiet: bool = False):
+        quiet = quiet or os.environ.get("OPENNEUTRON_QUIET") == "1"
         self.console = Console(stderr=True, highlight=False, quiet=quiet)
 
     @contextmanager
