@@ -94,7 +94,9 @@ def _command_index() -> str:
         for choice in action._choices_actions
     }
     rows = [f"| [{name}]({name}.md) | {text} |" for name, text in helps.items()]
-    return "\n".join(["# Commands", "", "| | |", "|---|---|", *rows, "", "[Exit codes](../exit-codes.md)", ""])
+    return "\n".join(
+        ["# Commands", "", "| | |", "|---|---|", *rows, "", "[Exit codes](../exit-codes.md)", ""]
+    )
 
 
 def gallery_page() -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from openneutron._registration import register_when_loaded
 from openneutron.compat import require_executorch
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0"
 
 _HOME = {
     "NeutronQuantizer": "quantize.quantizer",

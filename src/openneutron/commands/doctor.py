@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
+from openneutron.compat import EXECUTORCH, PYTHONS, SEEN, executorch_version
+
 NAME = "doctor"
 HELP = "check the installation"
 OK, NOTE, BAD = "ok", "note", "bad"
@@ -48,15 +50,37 @@ def execute(args: argparse.Namespace) -> int:
 
 def examine() -> list[Check]:
     """Every finding."""
-    return [_python(), *_packages(), *_compilers(), *_native(), *_cross_tools(), *_sources(), _sdk()]
+    return [
+        _python(),
+        *_packages(),
+        *_executorch(),
+        *_compilers(),
+        *_native(),
+        *_cross_tools(),
+        *_sources(),
+        _sdk(),
+    ]
 
 
 def _python() -> Check:
-    here = platform.python_version()
-    fine = sys.version_info[:2] == (3, 11)
-    return Check(
-        "Python", OK if fine else BAD, here, "" if fine else "Use Python 3.11: make PYTHON=... setup"
-    )
+    first, last = (".".join(map(str, v)) for v in PYTHONS)
+    fine = PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]
+    remedy = "" if fine else f"Use Python {first} to {last}: make PYTHON=... setup"
+    return Check("Python", OK if fine else BAD, platform.python_version(), remedy)
+
+
+def _executorch() -> list[Check]:
+    """What is known of each release of ExecuTorch, the installed one marked."""
+    installed = executorch_version()
+    return [
+        Check(
+            f"with executorch {version}",
+            OK if version == EXECUTORCH else NOTE,
+            seen,
+            "installed" * (version == installed),
+        )
+        for version, seen in SEEN.items()
+    ]
 
 
 def _packages() -> list[Check]:
