@@ -23,7 +23,9 @@ EXECUTORCH = "1.5.1"
 
 # What was seen with other versions; `openneutron doctor` prints it.
 SEEN = {
-    "1.5.1": "works: the version everything is tested with",
+    "1.5.1": "works: everything is tested with it",
+    "1.5.0": "refused: CifarNet ran the same when built against it, the rest is not tested",
+    "1.4.1": "refused: its wheel has no libexecutorch.so that a delegate could register itself with",
 }
 
 
