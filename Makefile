@@ -1,4 +1,4 @@
-# `make demo` and `make test` work on a machine that has Python 3.11, gcc/g++ and make, and nothing else.
+# `make demo` and `make test` work on a machine that has Python 3.10 to 3.13, gcc/g++ and make, and nothing else.
 # A machine-local package index or CPU-only PyTorch wheels: set PIP_INDEX_URL / PIP_EXTRA_INDEX_URL as pip knows them.
 
 SHELL := /bin/bash
@@ -10,7 +10,8 @@ BIN := $(VENV)/bin
 TESTS ?= tests
 PYTEST_ARGS ?=
 PIP := $(PY) -m pip --disable-pip-version-check
-PINS := constraints/python3.11.txt
+# of the virtual environment's Python
+PINS = constraints/python$(shell $(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])').txt
 TORCH = $(shell sed -nE 's/^ *"(torch==[^"]+)".*/\1/p' pyproject.toml)
 
 DEPS := $(VENV)/.openneutron-deps
@@ -83,6 +84,13 @@ wheel: $(READY) ## dist/: a wheel that needs no compiler, and the sdist
 	@$(PY) -c "from scikit_build_core.build import build_sdist; build_sdist('dist')" >/dev/null
 	@ls -l dist
 
+docs: $(READY) ## build/docs/site: the documentation as a site, with every link checked
+	@[ -x build/docs/venv/bin/mkdocs ] || { $(PY) -m venv build/docs/venv && build/docs/venv/bin/pip install --disable-pip-version-check \
+	  --quiet --require-hashes --no-deps -r constraints/docs.txt; }
+	$(PY) tools/site.py
+	NO_MKDOCS_2_WARNING=1 build/docs/venv/bin/mkdocs build --quiet --strict --config-file build/docs/mkdocs.yml
+	@echo "build/docs/site/index.html; with search: $(PY) -m http.server -d build/docs/site"
+
 lock: $(READY) ## write constraints/: the newest versions that fit and the pins already there, for every Python, with hashes
 	@for v in 3.10 3.11 3.12 3.13; do echo "constraints/python$$v.txt"; \
 	  $(BIN)/uv pip compile --quiet --no-config --no-header --no-annotate --generate-hashes --python-version $$v \
@@ -109,18 +117,18 @@ cross-tools:
 	if [ "$$(uname -m)" = x86_64 ] && ! echo 'int main(void){return 0;}' | gcc -m32 -x c - -o /dev/null 2>/dev/null; then \
 	  get 32-bit gcc-multilib; fi
 
-# One recipe checks the interpreter and says what is wrong; a bare "python3.11: not found" helps nobody.
+# One recipe checks the interpreter and says what is wrong; a bare "python3: not found" helps nobody.
 $(PY):
-	@found=; for p in "$(PYTHON)" python3.11 python3 python; do \
-	  if [ -n "$$p" ] && "$$p" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then found="$$p"; break; fi; done; \
-	if [ -z "$$found" ]; then echo "error: Python 3.11 not found; install it, or run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; fi; \
+	@found=; for p in "$(PYTHON)" python3.11 python3 python3.12 python3.13 python3.10 python; do \
+	  if [ -n "$$p" ] && "$$p" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then found="$$p"; break; fi; done; \
+	if [ -z "$$found" ]; then echo "error: Python 3.10 to 3.13 not found; install one, or run: make PYTHON=/path/to/python3 $(MAKECMDGOALS)" >&2; exit 1; fi; \
 	for c in gcc g++; do command -v $$c >/dev/null || { echo "error: $$c not found; install a C and C++ compiler (Debian: apt-get install g++)" >&2; exit 1; }; done; \
-	echo "creating $(VENV) with $$found"; \
-	"$$found" -m venv $(VENV) || { rm -rf $(VENV); echo "error: this Python cannot create virtual environments (Debian: apt-get install python3.11-venv)" >&2; exit 1; }
+	echo "creating $(VENV) with $$found ($$("$$found" -V))"; \
+	"$$found" -m venv $(VENV) || { rm -rf $(VENV); echo "error: this Python cannot create virtual environments (Debian: apt-get install python3-venv)" >&2; exit 1; }
 
 # Every archive is checked against its hash but torch's: its builds, for CPUs and for GPUs, are many, with packages of
 # their own, and any of them will do.
-$(DEPS): $(PINS) | $(PY)
+$(DEPS): $(wildcard constraints/python*.txt) | $(PY)
 	$(PIP) install --progress-bar off --require-hashes --no-deps -r $(PINS)
 	$(PIP) install --progress-bar off $(TORCH)
 	@touch $@
