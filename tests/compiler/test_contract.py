@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
+
+from openneutron.compat import tomllib
 
 ROOT = Path(__file__).parents[2]
 
