@@ -52,7 +52,8 @@ def vocabulary(whole: argparse.ArgumentParser) -> list[Words]:
     helps = {action.dest: action.help or "" for action in subparsers._choices_actions}
     found = []
     for name, parser in subparsers.choices.items():
-        options, first = [], []
+        options: list[Option] = []
+        first: list[str] = []
         for action in parser._actions:
             choices = tuple(map(str, action.choices or ()))
             if action.option_strings:

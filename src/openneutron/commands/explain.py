@@ -88,6 +88,7 @@ REMEDIES: dict[str, str] = {
     "ON606": "`openneutron eval MODEL --data labelled.npz`.",
     "ON607": "`openneutron explain` lists all codes.",
     "ON608": "Write it again with `openneutron report MODEL -o FILE.json`.",
+    "ON520": "The message has the pip command.",
     "ON519": "`openneutron run FILE.pte --trust`, if you know where the file comes from.",
     "ON609": "Set TMPDIR to a folder with room: `TMPDIR=/var/tmp openneutron ...`.",
     "ON211": "Look at the sample the message names; often the preprocessing divides by zero.",
