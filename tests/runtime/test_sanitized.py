@@ -92,4 +92,4 @@ def test_the_delegate(tmp_path):
         changed[-1].write_bytes(raw)
     with ThreadPoolExecutor(2) as pool:
         codes = list(pool.map(run, changed))
-    assert len(set(codes)) > 1, codes
+    assert set(codes) <= {0, 3} and codes.count(3) > 20, codes  # 3: loaded, but the delegate refused
