@@ -16,6 +16,7 @@ NETWORKS = {
     "batch norm and clamp": nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Hardtanh(-0.3, 0.4)),
     "average pooling": nn.Sequential(nn.AvgPool2d(3, 2, 1), nn.Sigmoid()),
     "linear": nn.Sequential(nn.Flatten(), nn.Linear(192, 7), nn.LayerNorm(7), nn.Softmax(1)),
+    "exponential units": nn.Sequential(nn.Conv2d(3, 4, 3), nn.ELU(0.5)),
     "transposed": nn.Sequential(nn.ConvTranspose2d(3, 4, 3, 2, 1), nn.LeakyReLU(0.1)),
 }
 

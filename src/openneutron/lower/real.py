@@ -100,10 +100,6 @@ def _binary(kind: Builtin) -> Lower:
     return lower
 
 
-def _unary(kind: Builtin) -> Lower:
-    return lambda at, call: _elementwise(kind, at.build, at(call.input))
-
-
 def _clamp(at: Lowering, call: Call) -> Tensor:
     bounds = {"aten.clamp_min": ("min",), "aten.clamp_max": ("max",)}
     y = at(call.input)
@@ -190,15 +186,7 @@ REAL: dict[str, Lower] = {
     "aten.clamp_min": _clamp,
     "aten.clamp_max": _clamp,
     "aten.hardtanh": _clamp,
-    "aten.neg": _unary(Builtin.NEG),
-    "aten.sqrt": _unary(Builtin.SQRT),
-    "aten.rsqrt": _unary(Builtin.RSQRT),
-    "aten.exp": _unary(Builtin.EXP),
-    "aten.log": _unary(Builtin.LOG),
-    "aten.sin": _unary(Builtin.SIN),
-    "aten.cos": _unary(Builtin.COS),
-    "aten.square": _unary(Builtin.SQUARE),
-    "aten.elu": _unary(Builtin.ELU),
+    "aten.neg": lambda at, call: _elementwise(Builtin.NEG, at.build, at(call.input)),
     "aten.batch_norm": _batch_norm,
     "aten._native_batch_norm_legit_no_training": _batch_norm,
     "aten.native_layer_norm": _layer_norm,

@@ -16,10 +16,10 @@ import numpy as np
 
 from openneutron.compiler.graph.program import Expression, Source, TooLarge, Value, assemble
 from openneutron.compiler.graph.shapes import axes_of
-from openneutron.compiler.graph.steps import FUNCTIONS, Steps, steps_of
+from openneutron.compiler.graph.steps import Steps, steps_of
 from openneutron.compiler.graph.tables import ByteFunction, arity, byte_functions, is_byte, values_of
 from openneutron.compiler.microcode.expression import Instruction, IslandOp, Reduction
-from openneutron.litert.ir import Activation, Builtin, Graph, Op, Tensor, constant
+from openneutron.litert.ir import Activation, Builtin, Graph, Op, Tensor, Trait, constant, kinds
 from openneutron.litert.rewriter import Rewriter, rewrite
 
 ISLAND = "Island"
@@ -56,6 +56,9 @@ _ACTIVATIONS = {
 }
 EXACT = frozenset(_DIRECT) | frozenset(_SWAPPED) | frozenset(_CLAMPS) | {Builtin.SELECT_V2}
 """What can stand anywhere in an expression."""
+_TYPES = {Builtin.CAST, Builtin.DEQUANTIZE, Builtin.QUANTIZE}  # functions from one type to another
+FUNCTIONS = (kinds(Trait.UNARY) - EXACT - _TYPES) | {Builtin.POW}
+"""Operators whose results are the C library's, or that no instruction of an island computes."""
 
 
 @dataclass(frozen=True, eq=False)

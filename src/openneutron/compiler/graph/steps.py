@@ -12,14 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openneutron.litert.ir import Builtin, Graph, Op, Tensor
+from openneutron.litert.ir import Graph, Op, Tensor
 from openneutron.litert.reference import Reference
-
-FUNCTIONS = frozenset({
-    Builtin.COS, Builtin.ELU, Builtin.EXP, Builtin.GELU, Builtin.HARD_SWISH, Builtin.LEAKY_RELU, Builtin.LOG,
-    Builtin.LOGISTIC, Builtin.POW, Builtin.SIN, Builtin.TANH,
-})  # fmt: skip
-"""Operators whose results are the C library's, or that no instruction of an island computes."""
 
 _COUNT = 255
 _LARGEST = 0x7F7FFFFF  # the bits of the largest float
