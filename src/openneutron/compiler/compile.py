@@ -89,8 +89,6 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
         scratch_bytes=plan.scratch_bytes,
         scratch_bound=plan.placement.bound,
         prefetch_bytes=program.prefetch_bytes,
-        placed_by=plan.placement.method,
-        order_optimal=plan.schedule.order.optimal,
         cycles=total_cycles(program.calls, target),
     )
 

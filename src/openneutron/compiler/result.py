@@ -46,8 +46,6 @@ class CompiledGraph:
     scratch_bytes: int
     scratch_bound: int  # the most bytes live at once in this order: no placement is smaller
     prefetch_bytes: int
-    placed_by: str  # how the offsets were found
-    order_optimal: bool  # whether no order of the operators has a smaller peak
     cycles: int  # estimated
 
     @property

@@ -82,7 +82,7 @@ class _Function:
     """A chain of ops on 255 floats at a time, computed by the oracle."""
 
     def __init__(self, source: Tensor, chain: list[Op]):
-        self._start = start = Tensor("x", (_COUNT,), "float32")
+        start = Tensor("x", (_COUNT,), "float32")
         standing, ops = {source: start}, []
         for number, op in enumerate(chain):
             inputs = [standing.get(t, t) if t is not None else None for t in op.inputs]
