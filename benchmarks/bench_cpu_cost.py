@@ -1,7 +1,8 @@
 """Instructions of CPU kernels on an emulated Cortex-M33, and the cost model's parameters fitted to them.
 
-Two programs with a method for each operator and size, one of float operators on ExecuTorch's portable
-kernels, one of int8 operators on its Cortex-M kernels (CMSIS-NN), run as firmware under QEMU, which counts.
+Programs with a method for each operator and size, one of float operators on ExecuTorch's portable kernels, one
+of int8 operators on its Cortex-M kernels (CMSIS-NN), one with the steps around a delegate, run as firmware
+under QEMU, which counts.
 The model is that of `openneutron.estimate.cpu_cost`: an operator takes a fixed amount and one that grows with
 its work. Cycles are instructions times one stated factor.
 
@@ -89,7 +90,10 @@ def int8_cases() -> Iterator[tuple[str, nn.Module, tuple[torch.Tensor, ...]]]:
             "avg_pool": nn.AvgPool2d(2),
             "add": Function(lambda x: x + x),
             "mul": Function(lambda x: x * x),
-            "minimum": Function(lambda x: torch.minimum(x, -x)),
+            "minimum": Function(lambda x: torch.minimum(x, x * 0.5)),
+            "maximum": Function(lambda x: torch.maximum(x, x * 0.5)),
+            "div": Function(lambda x: x / (torch.sigmoid(x) + 1)),
+            "pad": Function(lambda x: nn.functional.pad(x, (1, 1, 1, 1))),
             "sigmoid": nn.Sigmoid(),
             "softmax": Function(lambda x: torch.softmax(x.flatten(1), -1)),
             "linear": nn.Sequential(nn.Flatten(), nn.Linear(channels * side * side, 16)),
@@ -99,22 +103,34 @@ def int8_cases() -> Iterator[tuple[str, nn.Module, tuple[torch.Tensor, ...]]]:
             yield f"{name}_{channels}", layer, image
 
 
-def count(recipe: str) -> list[Count]:
-    """Count the operators of a recipe's cases."""
-    cases = list(float_cases() if recipe == "neutron" else int8_cases())
+def border_cases() -> Iterator[tuple[str, nn.Module, tuple[torch.Tensor, ...]]]:
+    """What stands between the application and the NPU with the recipe `neutron`."""
+    for side in (8, 16, 32):
+        yield f"border_{side}", nn.Conv2d(3, 4, 1), (torch.randn(1, 3, side, side),)
+
+
+def count(what: str) -> list[Count]:
+    """Count the operators of a recipe's cases; `portable`: of float models without the NPU."""
+    cases = list({"portable": float_cases, "cortex-m": int8_cases, "neutron": border_cases}[what]())
     modules = {name: module.eval() for name, module, _ in cases}
     inputs = {name: values for name, _, values in cases}
-    calibration = None if recipe == "neutron" else {name: [values] for name, values in inputs.items()}
-    more = {"delegate": False} if recipe == "neutron" else {"recipe": recipe}
+    calibration = None if what == "portable" else {name: [values] for name, values in inputs.items()}
+    more = {"delegate": False} if what == "portable" else {"recipe": what}
     made = compile_model(modules, inputs, calibration=calibration, verify=False, **more)
     program = read_whole_program(made.pte)
     with tempfile.TemporaryDirectory() as folder:
         firmware = build_whole(program, Path(folder), find_sources())
         run = run_whole(firmware, random_runs(program, 1))
-    steps = program_steps(program.data, {name: [] for name in program.info.methods}, "program")
+    arguments = {
+        name: [d.payload().input_args for d in method.delegates]
+        for name, method in program.info.methods.items()
+    }
+    steps = program_steps(program.data, arguments, "program")
     found = []
     for step in run.steps:
         call = steps[step.method].steps[step.number]
+        if call.delegate is not None:
+            continue
         shapes = tuple(t.spec.shape for t in call.inputs)
         op = Operator(step.operator, shapes, call.outputs[0].spec.shape if call.outputs else ())
         if not op.is_view:
@@ -123,26 +139,32 @@ def count(recipe: str) -> list[Count]:
 
 
 def fit(counts: list[Count]) -> dict[str, float]:
-    """Instructions per call and per unit of work, by the least squares of the logarithms of the errors."""
-    groups = {
-        name: [c for c in counts if c.parameter == name] for name in sorted({c.parameter for c in counts})
-    }
+    """Instructions per call and per unit of work; every operator has one voice, however often it was called.
 
-    def given(dispatch: float) -> tuple[float, dict[str, float]]:
-        found, error = {DISPATCH: dispatch}, 0.0
-        for name, mine in groups.items():
-            each = [np.log(max(c.instructions - dispatch, 1.0) / c.amount) for c in mine]
-            found[name] = float(np.exp(np.median(each)))
-            error += sum(np.log((dispatch + found[name] * c.amount) / c.instructions) ** 2 for c in mine)
-        return error, found
+    An operator's calls lie on a line; the fixed amount is the median of where these begin. A parameter is the
+    median, over the operators it stands for, of what a unit of work takes beyond that.
+    """
+    by_operator = [[c for c in counts if c.operator == name] for name in sorted({c.operator for c in counts})]
+    starts = [_start(mine) for mine in by_operator if len({c.amount for c in mine}) > 1]
+    dispatch = float(np.median(starts))
+    slopes: dict[str, list[float]] = {}
+    for mine in by_operator:
+        each = [max(c.instructions - dispatch, 1.0) / c.amount for c in mine]
+        slopes.setdefault(mine[0].parameter, []).append(float(np.median(each)))
+    return {DISPATCH: dispatch} | {name: float(np.median(found)) for name, found in sorted(slopes.items())}
 
-    return min((given(float(d)) for d in range(100, 2000, 50)), key=lambda pair: pair[0])[1]
+
+def _start(counts: list[Count]) -> float:
+    """Where the line through an operator's calls begins, each call's error relative to what it took."""
+    weights = np.array([1 / c.instructions for c in counts])
+    lines = np.array([[1.0, c.amount] for c in counts]) * weights[:, None]
+    return max(0.0, float(np.linalg.lstsq(lines, np.ones(len(counts)), rcond=None)[0][0]))
 
 
 def main() -> int:
     """Print counts, the fit and its errors."""
     try:
-        counts = count("cortex-m") + count("neutron")
+        counts = count("cortex-m") + count("portable") + count("neutron")
     except OpenNeutronError as error:
         print(f"skipped: {error}")
         return 0

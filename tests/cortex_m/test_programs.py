@@ -18,6 +18,8 @@ from executorch.exir import EdgeProgramManager, to_edge
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from openneutron.diagnostics import OpenNeutronError
+from openneutron.package.pte import inspect_program
+from openneutron.pipeline import compile_model
 from openneutron.run.delegate import REHEARSE, load_runtime
 from openneutron.run.program import load_program
 from tests.cortex_m.cases import CASES, Maker
@@ -146,3 +148,14 @@ def test_the_rehearsal_knows_the_operators(tmp_path: Path) -> None:
 def test_the_bare_firmware_has_none_of_it() -> None:
     build = (RUNTIME / "CMakeLists.txt").read_text() + (RUNTIME / "firmware" / "CMakeLists.txt").read_text()
     assert "cortex_m" not in build
+
+
+def test_a_softmax_that_the_kernel_refuses_stays_float() -> None:
+    network, sample = (
+        torch.nn.Sequential(torch.nn.Conv2d(3, 10, 4), torch.nn.Softmax(1)),
+        torch.randn(1, 3, 4, 4),
+    )
+    made = compile_model(network.eval(), (sample,), calibration=[(sample,)], recipe="cortex-m")
+    operators = inspect_program(made.pte).methods["forward"].operators
+    assert "aten::_softmax.out" in operators and "cortex_m::softmax.out" not in operators
+    assert np.isclose(load_program(made.pte).run((sample,))[0].sum(), 1, atol=1e-3)

@@ -48,7 +48,7 @@ def rows(networks: list[str], recipes: list[str], cores: list[str]) -> list[tupl
 def run_row(name: str, recipe: str, core: str, sources: Sources) -> str:
     """Compile, build, run, compare: what was found."""
     network = ALL[name.removesuffix(NPU)]
-    program = compile_network(network, recipe, core, ON_CPU.get(name, ()))
+    program = compile_network(network, recipe, "" if recipe == "neutron" else core, ON_CPU.get(name, ()))
     with tempfile.TemporaryDirectory() as folder:
         firmware = build_measured(program, Path(folder), sources, core)
         run, found = run_and_compare(firmware, samples(network))

@@ -62,18 +62,18 @@ def without_softmax(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -
     return graph_module
 
 
+def compiled(name: str, recipe: str, core: str = "cortex-m33") -> WholeProgram:
+    """A network of the recipes' tests as a program."""
+    # `core` says nothing where the CPU's kernels are ExecuTorch's portable ones.
+    return compile_network(NETWORKS[name], recipe, "" if recipe == "neutron" else core, ON_CPU.get(name, ()))
+
+
 @cache
-def compiled(name: str, recipe: str, core: str = "cortex-m33", npu_only: bool = False) -> WholeProgram:
-    """A network of the recipes' tests as a program; with `npu_only` the NPU takes all it can."""
-    return compile_network(NETWORKS[name], recipe, core, () if npu_only else ON_CPU.get(name, ()))
-
-
 def compile_network(network: Network, recipe: str, core: str, on_cpu: tuple[str, ...] = ()) -> WholeProgram:
     """A network as a program; the CPU computes these operators."""
     calibration = [network.sample(seed) for seed in range(4)]
     module = without_softmax(network.build(), calibration[0])
-    # `core` says nothing where the CPU's kernels are ExecuTorch's portable ones.
-    more = {} if recipe == "neutron" else {"core": core}
+    more = {"core": core} if core else {}
     options = CompileOptions(operators_not_to_delegate=() if recipe == "cortex-m" else on_cpu)
     made = compile_model(
         module, calibration[0], calibration=calibration, recipe=recipe, options=options, **more
