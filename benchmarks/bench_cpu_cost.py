@@ -1,8 +1,7 @@
 """Instructions of CPU kernels on an emulated Cortex-M33, and the cost model's parameters fitted to them.
 
-Programs with a method for each operator and size, one of float operators on ExecuTorch's portable kernels, one
-of int8 operators on its Cortex-M kernels (CMSIS-NN), one with the steps around a delegate, run as firmware
-under QEMU, which counts.
+Programs with a method for each operator and size run as firmware under QEMU, which counts: float operators on
+ExecuTorch's portable kernels, int8 ones on its Cortex-M kernels (CMSIS-NN), and the steps around a delegate.
 The model is that of `openneutron.estimate.cpu_cost`: an operator takes a fixed amount and one that grows with
 its work. Cycles are instructions times one stated factor.
 
