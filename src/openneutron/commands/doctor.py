@@ -169,7 +169,13 @@ def _cross_tools() -> list[Check]:
 def _sources() -> list[Check]:
     """What firmware with ExecuTorch's runtime is built of, and where it is kept once it is built."""
     from openneutron.diagnostics import OpenNeutronError
-    from openneutron.firmware.sources import CMSIS_NN, EXECUTORCH, find_sources, git_commands
+    from openneutron.firmware.sources import (
+        CMSIS_NN,
+        EXECUTORCH,
+        find_cmsis_nn,
+        find_sources,
+        git_commands,
+    )
     from openneutron.firmware.toolchain import cache_folder
 
     checks = []
@@ -180,14 +186,13 @@ def _sources() -> list[Check]:
             remedy = f"Only for firmware that runs whole programs: {command}, then {variable}=..."
             checks.append(Check(what, NOTE, f"{variable} is not set", remedy))
             continue
-        if variable == CMSIS_NN and not os.environ.get(EXECUTORCH):
-            checks.append(Check(what, NOTE, "not looked at without ExecuTorch's"))
-            continue
         try:
-            found = find_sources(needs_cmsis_nn=variable == CMSIS_NN)
-            place = found.cmsis_nn if variable == CMSIS_NN else found.executorch
-            same = "" if variable == CMSIS_NN else ": schema and operator lists equal the installed package's"
-            checks.append(Check(what, OK, f"{place}{same}"))
+            if variable == CMSIS_NN:
+                found = str(find_cmsis_nn())
+            else:
+                place = find_sources(needs_cmsis_nn=False).executorch
+                found = f"{place}: schema and operator lists equal the installed package's"
+            checks.append(Check(what, OK, found))
         except OpenNeutronError as error:
             problem = error.diagnostic
             checks.append(Check(what, BAD, f"{problem.where}: {problem.problem}", problem.hint))

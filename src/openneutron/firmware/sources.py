@@ -122,11 +122,15 @@ def find_sources(
 ) -> Sources:
     """The sources an option or the environment names; what is missing or does not fit is a diagnostic."""
     first = _locate(EXECUTORCH, executorch)
-    second = _locate(CMSIS_NN, cmsis_nn) if needs_cmsis_nn else None
     _compare(first)
-    if second is not None:
-        _check_cmsis_nn(second)
-    return Sources(first, second)
+    return Sources(first, find_cmsis_nn(cmsis_nn) if needs_cmsis_nn else None)
+
+
+def find_cmsis_nn(given: str | Path | None = None) -> Path:
+    """CMSIS-NN's source alone, at the commit ExecuTorch pins."""
+    found = _locate(CMSIS_NN, given)
+    _check_cmsis_nn(found)
+    return found
 
 
 def _locate(name: str, given: str | Path | None) -> Path:
