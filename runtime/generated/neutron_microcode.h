@@ -12,7 +12,7 @@
 #define NEUTRON_MAX_STAGES 128u
 #define NEUTRON_ALIGNMENT 16u
 #define NEUTRON_CRC_OFFSET 56u
-#define NEUTRON_KERNEL_KINDS 28u
+#define NEUTRON_KERNEL_KINDS 29u
 #define NEUTRON_ISLAND_OPERANDS 6u
 #define NEUTRON_ISLAND_REGISTERS 8u
 #define NEUTRON_ISLAND_CODE 64u
@@ -51,6 +51,7 @@ typedef enum NeutronKernelKind {
     NEUTRON_KERNEL_CASCADE = 25,
     NEUTRON_KERNEL_CONV_2D_PLANAR = 26,
     NEUTRON_KERNEL_ISLAND = 27,
+    NEUTRON_KERNEL_LOOKUP = 28,
 } NeutronKernelKind;
 #endif
 
@@ -1200,6 +1201,33 @@ static inline int NeutronIslandParams_in_range(const NeutronIslandParams *p) {
            p->count <= 64u;
 }
 
+/* Copy the runs that indices name at run time: out[outer][i] = in[outer][indices[i]], `run` bytes each.
+ *
+ * `indices` are int32 or int64, as `index_bytes` says; one outside [0, axis) ends the run with an error.
+ */
+typedef struct {
+    NeutronRef input;
+    NeutronRef indices;
+    NeutronRef output;
+    uint32_t outer;
+    uint32_t axis;
+    uint32_t count;
+    uint32_t run;
+    uint32_t index_bytes;
+} NeutronLookupParams;
+static_assert(sizeof(NeutronLookupParams) == 44u, "layout of NeutronLookupParams");
+
+static inline int NeutronLookupParams_in_range(const NeutronLookupParams *p) {
+    return p->outer >= 1u &&
+           p->outer <= 16777215u &&
+           p->axis >= 1u &&
+           p->axis <= 16777215u &&
+           p->count >= 1u &&
+           p->count <= 16777215u &&
+           p->run >= 1u &&
+           p->run <= 16777215u;
+}
+
 /* Per kernel: X(KIND, function, parameter struct, form). */
 #define NEUTRON_FOR_EACH_KERNEL(X) \
     X(WAIT, neutron_wait, NeutronWaitParams, WHOLE) \
@@ -1229,6 +1257,7 @@ static inline int NeutronIslandParams_in_range(const NeutronIslandParams *p) {
     X(ARG_MAX, neutron_arg_max, NeutronArgMaxParams, WHOLE) \
     X(CASCADE, neutron_cascade, NeutronCascadeParams, WHOLE) \
     X(CONV_2D_PLANAR, neutron_conv_2d_planar, NeutronConv2DPlanarParams, WINDOW) \
-    X(ISLAND, neutron_island, NeutronIslandParams, WHOLE)
+    X(ISLAND, neutron_island, NeutronIslandParams, WHOLE) \
+    X(LOOKUP, neutron_lookup, NeutronLookupParams, WHOLE)
 
 #endif

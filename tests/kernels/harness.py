@@ -25,6 +25,7 @@ class Maker:
 
     rng: np.random.Generator
     numbers: Any = field(default_factory=itertools.count)
+    limits: dict[str, int] = field(default_factory=dict)  # of indices, by name
 
     def pick(self, *values: Any) -> Any:
         """One of the values."""
@@ -44,6 +45,12 @@ class Maker:
         if quant is None and dtype == "int8":
             quant = self.quant()
         return Tensor(f"t{next(self.numbers)}", tuple(map(int, shape)), dtype, quant)
+
+    def indices(self, shape: Sequence[int], limit: int) -> Tensor:
+        """Indices below a limit that are only known at run time."""
+        tensor = self.tensor(shape, None, self.pick("int32", "int64"))
+        self.limits[tensor.name] = limit
+        return tensor
 
     def ints(self, values: Any) -> Tensor:
         """A constant int32 parameter."""
@@ -73,6 +80,8 @@ class Maker:
         """Random values for an input: all of the range, its ends, or few values."""
         if tensor.dtype == "float32":
             return self.rng.normal(0, 3, tensor.shape).astype(np.float32)
+        if tensor.name in self.limits:
+            return self.rng.integers(0, self.limits[tensor.name], tensor.shape, tensor.dtype)
         if tensor.dtype == "uint8":
             return self.rng.integers(0, 256, tensor.shape, np.uint8)
         assert tensor.dtype == "int8"

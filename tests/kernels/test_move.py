@@ -140,6 +140,16 @@ def gather(make: Maker) -> Op:
     return Op(Builtin.GATHER, [source, make.ints(index)], [out], {"axis": axis, "batchDims": 0})
 
 
+def lookup(make: Maker) -> Op:
+    """A gather whose indices are an input; its source is a table or an activation."""
+    shape = _shape(make, 1, 4)
+    source = make.pick(make.tensor(shape), make.weights(shape))
+    axis = make.size(0, source.rank - 1)
+    index = make.indices(_shape(make, 1, 2, 4), source.shape[axis])
+    out = _like(make, source, (*source.shape[:axis], *index.shape, *source.shape[axis + 1 :]))
+    return Op(Builtin.GATHER, [source, index], [out], {"axis": axis, "batchDims": 0})
+
+
 def resize(make: Maker) -> Op:
     kind = make.pick(Builtin.RESIZE_NEAREST_NEIGHBOR, Builtin.RESIZE_BILINEAR)
     source = make.tensor((make.size(1, 2), make.size(1, 8), make.size(1, 8), make.size(1, 5)))
@@ -164,6 +174,7 @@ def resize(make: Maker) -> Op:
         (space_to_batch, 200),
         (batch_to_space, 200),
         (gather, 200),
+        (lookup, 200),
         (resize, 700),
     ],
 )

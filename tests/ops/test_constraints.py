@@ -138,8 +138,26 @@ _BY_HAND: dict[str, list[Call]] = {
             _activation(4),
         )
     ],
-    "Indices must be constant": [
+    "Convolution must be 1-D or 2-D": [  # NeutronQuantizer's passes write 3-D ones as 2-D ones
+        Call(
+            "n",
+            "aten.convolution.default",
+            {**_conv(_constant(8, 8, 1, 1, 1)).args, "input": _activation(1, 8, 4, 4, 4)},
+            _activation(1, 8, 4, 4, 4),
+        )
+    ],
+    "Indices must be int32 or int64": [
         _matmul("aten.index_select.default", self=_activation(4, 2), dim=0, index=_activation(3)),
+        _matmul("aten.embedding.default", weight=_constant(4, 2), indices=_activation(3)),
+    ],
+    "The table must be constant": [
+        _matmul("aten.embedding.default", weight=_activation(4, 2), indices=_activation(3)),
+    ],
+    "The base must be positive": [_matmul("aten.pow.Scalar", self=-2.0, exponent=_activation(2, 2))],
+    "The base must not be negative": [
+        _matmul("aten.pow.Tensor_Tensor", self=_activation(2, 2), exponent=_activation(2, 2))
+    ],
+    "Indices must be constant": [
         _matmul("aten.index.Tensor", self=_activation(4, 2), indices=(_activation(3),)),
     ],
     "One dimension must be indexed, by a list of numbers": [

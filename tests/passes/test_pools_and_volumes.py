@@ -50,6 +50,8 @@ ROUNDED = {
         lambda: nn.Conv3d(4, 8, (2, 3, 3), 2, groups=4, dilation=(2, 1, 1)),
         VOLUME,
     ),
+    "conv 3d, nothing but padding": (lambda: nn.Conv3d(4, 3, 1, padding=1), VOLUME),
+    "conv 3d, groups over nothing": (lambda: nn.Conv3d(4, 4, 2, padding=(2, 0, 1), groups=2), VOLUME),
     "conv 3d, same": (lambda: nn.Conv3d(4, 4, 2, padding="same", groups=2), VOLUME),
     "transposed 3d": (lambda: nn.ConvTranspose3d(4, 6, 3, stride=2, padding=1, output_padding=1), VOLUME),
     "transposed 3d, groups": (lambda: nn.ConvTranspose3d(4, 6, (1, 2, 2), stride=2, groups=2), VOLUME),

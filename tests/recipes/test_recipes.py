@@ -104,7 +104,7 @@ def test_the_two_agree_on_parameters():
     (kernel,) = [n for n in graph.nodes if op_name(n) == "cortex_m.quantized_activation.default"]
     assert "getitem" in kernel.args[0].name and all("delegate" in user.name for user in kernel.users)
     steps = [n for n in graph.nodes if "quantize_per_tensor" in op_name(n)]
-    assert len(steps) == 4  # at the program's two ends, and around erf, which nobody computes in int8
+    assert len(steps) == 4  # at the program's two ends, and around atan, which nobody computes in int8
 
 
 def test_no_operator_is_quantized_twice():

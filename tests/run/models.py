@@ -24,7 +24,7 @@ class Plain(nn.Module):
 
 
 class Split(nn.Module):
-    """Two partitions: no NPU computes erf. The tensors between the partitions have four dimensions."""
+    """Two partitions: no NPU computes atan. The tensors between the partitions have four dimensions."""
 
     shapes = ((1, 4, 9, 11),)
 
@@ -35,7 +35,7 @@ class Split(nn.Module):
         self.after = nn.Conv2d(6, 5, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.after(torch.erf(self.before(x))))
+        return torch.relu(self.after(torch.atan(self.before(x))))
 
 
 class Several(nn.Module):

@@ -40,7 +40,8 @@ CASES = (
     test_elementwise.softmax, test_elementwise.quantize, test_elementwise.requantize,
     test_elementwise.dequantize,
     test_move.transpose, test_move.strided_slice, test_move.concat, test_move.pad, test_move.mirror_pad,
-    test_move.gather, test_move.resize, test_reduce.mean, test_reduce.extremum, test_reduce.arg_max,
+    test_move.gather, test_move.lookup, test_move.resize,
+    test_reduce.mean, test_reduce.extremum, test_reduce.arg_max,
 )  # fmt: skip
 
 

@@ -78,6 +78,14 @@ class Builder:
         """A constant; equal constants are merged later, by the optimizer."""
         return constant(self.names.fresh(name or f"{self._hint('graph')}_const"), np.asarray(array), quant)
 
+    def number(self, value: float, rank: int, quant: Quant | None = None) -> Tensor:
+        """A constant beside operands of this rank: one element, without dimensions where they have none.
+
+        An int8 one with parameters, otherwise float.
+        """
+        dtype = np.float32 if quant is None else np.int8
+        return self.const(np.full((1,) * min(rank, 1), value, dtype), quant)
+
     def ints(self, values: Iterable[int], name: str | None = None) -> Tensor:
         """A one-dimensional int32 constant."""
         return ints(values, self.names.fresh(name or f"{self._hint('graph')}_ints"))

@@ -76,7 +76,8 @@ Lower = Callable[[Lowering, Call], Tensor]
 
 
 def _elementwise(kind: Builtin, b: Builder, *operands: Tensor | float, dtype: str = "float32") -> Tensor:
-    tensors = [o if isinstance(o, Tensor) else b.const(np.float32(o).reshape(1)) for o in operands]
+    rank = max(o.rank for o in operands if isinstance(o, Tensor))
+    tensors = [o if isinstance(o, Tensor) else b.number(o, rank) for o in operands]
     shape = np.broadcast_shapes(*(t.shape for t in tensors))
     options = {}
     if kind in (Builtin.ADD, Builtin.SUB, Builtin.MUL, Builtin.DIV):

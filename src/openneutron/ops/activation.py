@@ -6,8 +6,6 @@ import dataclasses
 import math
 from typing import Any
 
-import numpy as np
-
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Activation, Builtin, Quant, Tensor
 from openneutron.ops.common import (
@@ -19,13 +17,14 @@ from openneutron.ops.common import (
     floor,
     in_float,
     island,
+    logarithm,
     nxp_limit,
     of_one,
     on_ranks,
     trunc,
     unary,
 )
-from openneutron.ops.spec import Call, Case, FixedOutput, Lowering, Observed, OpSpec, Reach, Real
+from openneutron.ops.spec import Call, Case, Constraint, FixedOutput, Lowering, Observed, OpSpec, Reach, Real
 
 _RELU_KIND = {
     Activation.RELU: Builtin.RELU,
@@ -51,7 +50,7 @@ def _entry(
     def of(torch: Any) -> Any:
         return getattr(torch.nn.functional, function, None) or getattr(torch, function)
 
-    cases = on_ranks(1, 5, of, positive=positive)
+    cases = on_ranks(0, 5, of, positive=positive)
     return OpSpec(names, Observed(), lower, cases=cases, open_only=open_only, real=real)
 
 
@@ -127,7 +126,7 @@ RELU = OpSpec(
     Observed(),
     unary(Builtin.RELU),
     real=CLAMPED,
-    cases=on_ranks(1, 5, as_layer("ReLU"))
+    cases=on_ranks(0, 5, as_layer("ReLU"))
     + (Case("in place", lambda torch: lambda x: torch.relu_(x * 1.5), ((2, 3, 4),)),),
 )
 RELU6 = OpSpec(
@@ -135,7 +134,7 @@ RELU6 = OpSpec(
     Observed(),
     unary(Builtin.RELU6),
     real=CLAMPED,
-    cases=on_ranks(1, 5, as_layer("ReLU6")),
+    cases=on_ranks(0, 5, as_layer("ReLU6")),
 )
 HARDTANH = OpSpec(
     ("aten.hardtanh.default", "aten.hardtanh_.default"),
@@ -150,7 +149,7 @@ HARDTANH = OpSpec(
             Case("odd bounds", as_layer("Hardtanh", -2.0, 2.0), ((2, 8),)),
         ),
     ),
-    cases=on_ranks(1, 5, as_layer("Hardtanh"))
+    cases=on_ranks(0, 5, as_layer("Hardtanh"))
     + tuple(
         Case(f"{b}", as_layer("Hardtanh", *b), ((2, 3, 4, 4),)) for b in ((0.0, 1.0), (0.0, 6.0), (-2.0, 0.5))
     ),
@@ -191,14 +190,14 @@ SIGMOID = OpSpec(
     FixedOutput(1 / 256, -128),
     unary(Builtin.LOGISTIC),
     real=_direct(Builtin.LOGISTIC, Reach.NARROW, function=True),
-    cases=on_ranks(1, 5, as_layer("Sigmoid")),
+    cases=on_ranks(0, 5, as_layer("Sigmoid")),
 )
 TANH = OpSpec(
     ("aten.tanh.default", "aten.tanh_.default"),
     FixedOutput(1 / 128, 0),
     unary(Builtin.TANH),
     real=_direct(Builtin.TANH, Reach.NARROW, function=True),
-    cases=on_ranks(1, 5, as_layer("Tanh")),
+    cases=on_ranks(0, 5, as_layer("Tanh")),
 )
 
 
@@ -212,7 +211,7 @@ def _lower_gelu(at: Lowering, call: Call) -> Tensor:
 
 def _lower_neg(at: Lowering, call: Call) -> Tensor:
     """0 - x: LiteRT's int8 NEG negates the integers and ignores the zero points."""
-    zero = at.build.const(np.zeros(1, np.int8), Quant.per_tensor(1.0))
+    zero = at.build.number(0, call.out.rank, Quant.per_tensor(1.0))
     return at.build.op(
         Builtin.SUB,
         [zero, at(call.input)],
@@ -226,14 +225,14 @@ LEAKY_RELU = OpSpec(
     ("aten.leaky_relu.default", "aten.leaky_relu_.default"),
     Observed(),
     _lower_leaky_relu,
-    cases=on_ranks(1, 5, as_layer("LeakyReLU", 0.1)),
+    cases=on_ranks(0, 5, as_layer("LeakyReLU", 0.1)),
 )
 GELU = OpSpec(
     ("aten.gelu.default",),
     Observed(),
     _lower_gelu,
     open_only=True,
-    cases=on_ranks(1, 5, as_layer("GELU")) + (Case("tanh", as_layer("GELU", "tanh"), ((2, 8),)),),
+    cases=on_ranks(0, 5, as_layer("GELU")) + (Case("tanh", as_layer("GELU", "tanh"), ((2, 8),)),),
 )
 ABS = _entry("abs", unary(Builtin.ABS), "abs", real=_direct(Builtin.ABS))
 EXP = _entry(
@@ -241,13 +240,7 @@ EXP = _entry(
 )
 
 
-def _log(b: Builder, x: Tensor, _: Call | None = None) -> Tensor:
-    """The logarithm, of no less than the smallest number: below it there is none."""
-    return apply(b, Builtin.LOG, apply(b, Builtin.MAXIMUM, x, SMALLEST))
-
-
-SMALLEST = 1.1754944e-38
-_LOGARITHM = Real(of_one(_log), Reach.NARROW, function=True)
+_LOGARITHM = Real(of_one(lambda b, x, _: logarithm(b, x)), Reach.NARROW, function=True)
 LOG = _entry("log", unary(Builtin.LOG), "log", positive=True, real=_LOGARITHM)
 RSQRT = _entry(
     "rsqrt", unary(Builtin.RSQRT), "rsqrt", positive=True,
@@ -357,12 +350,12 @@ def _whole(b: Builder, x: Tensor, _: Call) -> Tensor:
     return apply(b, Builtin.SELECT_V2, half, even, apply(b, Builtin.SELECT_V2, more, above, below))
 
 
-def _log1p(b: Builder, x: Tensor, call: Call) -> Tensor:
-    return _log(b, apply(b, Builtin.ADD, x, 1.0), call)
+def _log1p(b: Builder, x: Tensor, _: Call) -> Tensor:
+    return logarithm(b, apply(b, Builtin.ADD, x, 1.0))
 
 
 def _log_to(base: float) -> Island:
-    return lambda b, x, call: apply(b, Builtin.MUL, _log(b, x, call), 1 / math.log(base))
+    return lambda b, x, _: apply(b, Builtin.MUL, logarithm(b, x), 1 / math.log(base))
 
 
 def _log_sigmoid(b: Builder, x: Tensor, _: Call) -> Tensor:
@@ -379,6 +372,16 @@ def _of_exponentials(sign: float) -> Island:
     return body
 
 
+def _erf(b: Builder, x: Tensor, _: Call) -> Tensor:
+    """2 * gelu(z) / z - 1 with z = sqrt(2) * x: LiteRT has no error function but inside GELU."""
+    z = apply(b, Builtin.MUL, x, math.sqrt(2))
+    zero = apply(b, Builtin.EQUAL, z, 0.0, result="bool")
+    inside = apply(b, Builtin.GELU, z, approximate=False)
+    ratio = apply(b, Builtin.DIV, inside, apply(b, Builtin.SELECT_V2, zero, 1.0, z))
+    value = apply(b, Builtin.SUB, apply(b, Builtin.MUL, ratio, 2.0), 1.0)
+    return apply(b, Builtin.SELECT_V2, zero, 0.0, value)
+
+
 def _round_cases(torch: Any) -> Any:
     return lambda x: torch.round(x, decimals=1)
 
@@ -390,7 +393,7 @@ SIGN = _computed("sign", lambda b, x, _: apply(b, Builtin.SIGN, x), exact=True)
 ROUND = dataclasses.replace(
     _computed("round", _whole, exact=True),
     names=("aten.round.default", "aten.round_.default"),
-    cases=on_ranks(1, 4, lambda torch: torch.round) + (Case("decimals", _round_cases, ((2, 8),)),),
+    cases=on_ranks(0, 4, lambda torch: torch.round) + (Case("decimals", _round_cases, ((2, 8),)),),
 )
 LOG2 = _computed("log2", _log_to(2), positive=True)
 LOG10 = _computed("log10", _log_to(10), positive=True)
@@ -398,6 +401,7 @@ LOG1P = _computed("log1p", _log1p, positive=True)
 EXPM1 = _computed(
     "expm1", lambda b, x, _: apply(b, Builtin.SUB, apply(b, Builtin.EXP, x), 1.0), reach=Reach.WIDE
 )
+ERF = _entry("erf", island(_erf), "erf", open_only=True)
 SINH = _computed("sinh", _of_exponentials(-1.0), reach=Reach.WIDE)
 COSH = _computed("cosh", _of_exponentials(1.0), reach=Reach.WIDE)
 LOG_SIGMOID = _computed("log_sigmoid", _log_sigmoid, "logsigmoid", in_place=False)
@@ -426,11 +430,36 @@ SQUARE = OpSpec(
     _lower_pow,
     open_only=True,
     real=_POWER,
-    cases=on_ranks(1, 5, lambda torch: lambda x: x.pow(2))
+    cases=on_ranks(0, 5, lambda torch: lambda x: x.pow(2))
     + tuple(
         Case(f"exponent {p}", _power_of(p), ((2, 8),), positive=True)
         for p in (1.5, 3, -1, 0.5, -0.5, 4, 2.2, -1.7, 0.3)
     ),
+)
+
+
+def _exponential(b: Builder, x: Tensor, call: Call) -> Tensor:
+    """A number to the power of x."""
+    return apply(b, Builtin.POW, float(call["self"]), x)
+
+
+POWER_OF_NUMBER = OpSpec(
+    ("aten.pow.Scalar",),
+    Observed(),
+    in_float(Real(of_one(_exponential), Reach.WIDE, function=True, unbounded=True)),
+    (
+        Constraint(
+            "The base must be positive",
+            lambda c: float(c["self"]) > 0,
+            lambda c: c["self"],
+            hint="A power of a negative number is one of whole numbers only.",
+        ),
+    ),
+    tuple(
+        Case(f"of {base}", lambda torch, base=base: lambda x: torch.pow(base, x), ((2, 8),))
+        for base in (2, 0.5, 10.0, 1.0)
+    ),
+    open_only=True,
 )
 
 ENTRIES = (
@@ -470,6 +499,8 @@ ENTRIES = (
     LOG10,
     LOG1P,
     EXPM1,
+    ERF,
+    POWER_OF_NUMBER,
     SINH,
     COSH,
     LOG_SIGMOID,

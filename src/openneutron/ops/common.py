@@ -87,9 +87,18 @@ def apply(
     b: Builder, kind: Builtin, *operands: Tensor | float, result: str = "float32", **options: Any
 ) -> Tensor:
     """A float elementwise op inside an island; numbers become constants."""
-    tensors = [b.const(np.float32(o).reshape(1)) if not isinstance(o, Tensor) else o for o in operands]
+    rank = max(o.rank for o in operands if isinstance(o, Tensor))
+    tensors = [o if isinstance(o, Tensor) else b.number(o, rank) for o in operands]
     shape = np.broadcast_shapes(*(t.shape for t in tensors))
     return b.op(kind, list(tensors), shape, None, dtype=result, options=options)
+
+
+def logarithm(b: Builder, x: Tensor) -> Tensor:
+    """The logarithm, of no less than the smallest number: below it there is none."""
+    return apply(b, Builtin.LOG, apply(b, Builtin.MAXIMUM, x, _SMALLEST))
+
+
+_SMALLEST = 1.1754944e-38
 
 
 def floor(b: Builder, x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from openneutron.ops.common import (
     floor,
     fused,
     in_float,
+    logarithm,
     nxp_limit,
     on_ranks,
     quant_of,
@@ -115,7 +116,7 @@ def _arithmetic(
         requires,
         fuses_activation=True,
         real=Real(elementwise(kind, "self", "other"), reach),
-        cases=on_ranks(1, 5, lambda torch: function, inputs=2)
+        cases=on_ranks(0, 5, lambda torch: function, inputs=2)
         + _broadcast_cases(function)
         + (_with_relu(function), _with_constant(function)),
     )
@@ -141,7 +142,7 @@ _QUOTIENT = Real(elementwise(Builtin.DIV, "self", "other"), Reach.NARROW, unboun
 
 def _lower_div(at: Lowering, call: Call) -> Tensor:
     other = call["other"]
-    if isinstance(other, Value) and other.is_const and (divisor := np.atleast_1d(other.real())).all():
+    if isinstance(other, Value) and other.is_const and (divisor := np.asarray(other.real())).all():
         return _by_constant(at, call, divisor)
     return in_float(_QUOTIENT)(at, call)
 
@@ -203,6 +204,33 @@ DIV_MODE = OpSpec(
 )
 
 
+def _power(at: FloatLowering, call: Call) -> Tensor:
+    """exp(y * log(x)): the logarithm is one of 256, and the exponential is the last step."""
+    b, base, exponent = at.build, at.tensor(call["self"]), at.number(call["exponent"])
+    # Beyond these bounds an exponential is infinite or nothing.
+    product = apply(b, Builtin.MUL, logarithm(b, base), exponent)
+    bounded = apply(b, Builtin.MINIMUM, apply(b, Builtin.MAXIMUM, product, -88.0), 88.0)
+    return apply(b, Builtin.EXP, bounded)
+
+
+POWER = OpSpec(
+    ("aten.pow.Tensor_Tensor", "aten.pow_.Tensor"),
+    Observed(),
+    in_float(Real(_power, Reach.WIDE, function=True, unbounded=True)),
+    (
+        Constraint(
+            "The base must not be negative",
+            lambda c: c["self"].quant is not None and c["self"].quant.zero_point == (-128,),
+            lambda c: f"values from {c['self'].quant.scale[0] * (-128 - c['self'].quant.zero_point[0]):.3g}",
+            hint="A power of a negative number is one of whole numbers only: take the absolute value, or a "
+            "constant exponent.",
+        ),
+    ),
+    _quotients(lambda torch: torch.pow),
+    open_only=True,
+)
+
+
 def _extremum(name: str, kind: Builtin) -> OpSpec:
     def make(torch: Any) -> Any:
         return getattr(torch, name)
@@ -212,7 +240,7 @@ def _extremum(name: str, kind: Builtin) -> OpSpec:
         Shared(Values.CHOSEN),
         _lower_extremum(kind),
         real=Real(elementwise(kind, "self", "other")),
-        cases=on_ranks(1, 5, make, inputs=2, tolerance=0)
+        cases=on_ranks(0, 5, make, inputs=2, tolerance=0)
         + (Case("broadcast", make, ((2, 3, 4, 5), (1, 3, 1, 1)), channels_last=True, tolerance=0),),
     )
 
@@ -436,5 +464,5 @@ LOGICAL = (
 )
 
 ENTRIES = (
-    ADD, SUB, MUL, DIV, DIV_MODE, MAXIMUM, MINIMUM, *COMPARISONS, *LOGICAL, WHERE, PRELU, BATCH_NORM,
+    ADD, SUB, MUL, DIV, DIV_MODE, POWER, MAXIMUM, MINIMUM, *COMPARISONS, *LOGICAL, WHERE, PRELU, BATCH_NORM,
 )  # fmt: skip

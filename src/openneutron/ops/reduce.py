@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from openneutron.litert.ir import Activation, Builtin, Quant, Tensor
-from openneutron.ops.common import apply, dims_of, in_float, normalize, nxp_limit, quant_of
+from openneutron.ops.common import apply, dims_of, in_float, logarithm, normalize, nxp_limit, quant_of
 from openneutron.ops.spec import (
     Call,
     Case,
@@ -62,7 +62,7 @@ def _lower_sum(at: Lowering, call: Call) -> Tensor:
     b, q = at.build, quant_of(call)
     count = math.prod(call.input.shape[d] for d in dims_of(call))
     mean = _reduce(at, call, Builtin.MEAN, Quant.per_tensor(q.scale[0] / count, q.zero_point[0]))
-    n = b.const(np.full(1, 127, np.int8), Quant.per_tensor(count / 127))
+    n = b.number(127, mean.rank, Quant.per_tensor(count / 127))
     total = b.op(Builtin.MUL, [mean, n], mean.shape, q, options={"fusedActivationFunction": Activation.NONE})
     return b.reshape(total, call.out.shape)
 
@@ -150,8 +150,7 @@ def _norm(at: FloatLowering, call: Call) -> Tensor:
     b, x, p, dims = at.build, at.tensor(call.input), float(call.get("ord", 2.0)), dims_of(call)
     if p == 0:
         some = apply(b, Builtin.NOT_EQUAL, x, 0.0, result="bool")
-        one, zero = (b.const(np.full(1, n, np.float32)) for n in (1, 0))
-        y = over_dims(at, apply(b, Builtin.SELECT_V2, some, one, zero), dims, Builtin.SUM)
+        y = over_dims(at, apply(b, Builtin.SELECT_V2, some, 1.0, 0.0), dims, Builtin.SUM)
     elif math.isinf(p):
         kind = Builtin.REDUCE_MAX if p > 0 else Builtin.REDUCE_MIN
         y = over_dims(at, apply(b, Builtin.ABS, x), dims, kind)
@@ -263,6 +262,57 @@ SOFTMAX = OpSpec(
 )
 
 
+_DEEPEST = 80.0  # a float holds e^-80 with all its digits
+
+
+def _lower_log_softmax(at: Lowering, call: Call) -> Tensor:
+    """log(e^x / sum of e^x): the exponentials are a table, the logarithm is the last step.
+
+    No e^x overflows: the largest x that int8 holds is taken from all first, which changes nothing. Where x
+    reaches so far that an e^x would vanish, x less the largest of its row is exact in int8, and the logarithm
+    of the sum is taken from that; its own steps are then small beside those of the result.
+    """
+    b, x, out = at.build, at(call.input), quant_of(call)
+    assert x.quant is not None
+    dims, step, zero = [normalize(call["dim"], x.rank)], x.quant.scale[0], x.quant.zero_point[0]
+    size = x.shape[dims[0]] if x.rank else 1
+    inside = FloatLowering(at)
+    if 255 * step + math.log(size) < _DEEPEST:
+        shifted = apply(b, Builtin.SUB, b.dequantize(x), step * (127 - zero))
+        powers = apply(b, Builtin.EXP, shifted)
+        share = apply(b, Builtin.DIV, powers, over_dims(inside, powers, dims, Builtin.SUM))
+        return b.quantize(logarithm(b, share), out)
+    axes, kept = b.ints(dims), tuple(1 if a in dims else d for a, d in enumerate(x.shape))
+    largest = b.op(Builtin.REDUCE_MAX, [x, axes], kept, x.quant, options={"keepDims": True})
+    plain = {"fusedActivationFunction": Activation.NONE}
+    below = b.op(Builtin.SUB, [x, largest], x.shape, Quant.per_tensor(step, 127), options=plain)
+    total = over_dims(inside, apply(b, Builtin.EXP, b.dequantize(below)), dims, Builtin.SUM)
+    log_total = b.quantize(logarithm(b, total), Quant.per_tensor(max(math.log(size), 1e-3) / 255, -128))
+    return b.op(Builtin.SUB, [below, log_total], x.shape, out, options=plain)
+
+
+def _log_softmax_case(dim: int, shape: tuple[int, ...], factor: float = 1.0) -> Case:
+    def make(torch: Any) -> Any:
+        return lambda x: torch.nn.functional.log_softmax(x * factor, dim)
+
+    return Case(f"{shape} over {dim} x {factor:g}", make, (shape,), channels_last=len(shape) == 4)
+
+
+LOG_SOFTMAX = OpSpec(
+    ("aten._log_softmax.default", "aten.log_softmax.int"),
+    Observed(),
+    _lower_log_softmax,
+    cases=(
+        _log_softmax_case(-1, (3, 10)),
+        _log_softmax_case(1, (2, 5, 4, 4)),
+        _log_softmax_case(2, (2, 3, 7), 0.01),
+        _log_softmax_case(-1, (4, 12), 60.0),
+        _log_softmax_case(1, (2, 100, 3), 30.0),
+    ),
+    open_only=True,
+)
+
+
 def _arg(kind: Builtin) -> Lower:
     """The index of the first extremum, as torch and LiteRT have it; of all values if there is no dim."""
 
@@ -313,4 +363,4 @@ ARGMIN = OpSpec(
     integer_result=True,
     open_only=True,
 )
-ENTRIES = (MEAN, SUM, AMAX, AMIN, VECTOR_NORM, SOFTMAX, ARGMAX, ARGMIN)
+ENTRIES = (MEAN, SUM, AMAX, AMIN, VECTOR_NORM, SOFTMAX, LOG_SOFTMAX, ARGMAX, ARGMIN)

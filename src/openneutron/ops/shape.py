@@ -449,10 +449,20 @@ def _gather(b: Builder, x: Tensor, dim: int, indices: np.ndarray) -> Tensor:
     return b.op(Builtin.GATHER, [x, b.const(places)], shape, x.quant, options=options)
 
 
-def _lower_index_select(at: Lowering, call: Call) -> Tensor:
-    b, dim = at.build, normalize(call["dim"], call.input.rank)
-    y = _gather(b, at(call.input), dim, call["index"].array().reshape(-1))
+def _looked_up(at: Lowering, call: Call, source: Value, dim: int, index: Value) -> Tensor:
+    """What indices name, if they are known before the run or come with the input."""
+    b, x = at.build, at(source)
+    if index.is_const:
+        y = _gather(b, x, dim, index.array().reshape(-1))
+    else:
+        shape = (*x.shape[:dim], *index.shape, *x.shape[dim + 1 :])
+        y = b.op(Builtin.GATHER, [x, at(index)], shape, x.quant, options={"axis": dim, "batchDims": 0})
     return b.requantize(b.reshape(y, call.out.shape), quant_of(call))
+
+
+def _lower_index_select(at: Lowering, call: Call) -> Tensor:
+    source = call["self"]
+    return _looked_up(at, call, source, normalize(call["dim"], source.rank), call["index"])
 
 
 def _lower_index(at: Lowering, call: Call) -> Tensor:
@@ -470,11 +480,20 @@ def _selecting(dim: int, index: list[int]) -> Any:
     return lambda torch: lambda x: torch.index_select(x, dim, torch.tensor(index))
 
 
+def _whole_indices(name: str) -> Constraint:
+    return Constraint(
+        "Indices must be int32 or int64",
+        lambda c: c[name].dtype in ("int32", "int64"),
+        lambda c: c[name].dtype,
+        converters=(OPEN,),
+    )
+
+
 INDEX_SELECT = OpSpec(
     ("aten.index_select.default",),
     Shared(),
     _lower_index_select,
-    (Constraint("Indices must be constant", lambda c: c["index"].is_const, converters=(OPEN,)),),
+    (_whole_indices("index"),),
     tuple(
         Case(
             f"{len(shape)}d along {dim}",
@@ -491,6 +510,35 @@ INDEX_SELECT = OpSpec(
         )
     ),
     open_only=True,
+    integers=("index",),
+    note="the indices may be an input",
+)
+
+
+def _embedding(torch: Any) -> Any:
+    class Embedding(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(10, 6)
+
+        def forward(self, x: Any) -> Any:
+            return self.table(x.argmax(-1))
+
+    return Embedding()
+
+
+EMBEDDING = OpSpec(
+    ("aten.embedding.default",),
+    Shared(),
+    lambda at, call: _looked_up(at, call, call["weight"], 0, call["indices"]),
+    (
+        Constraint("The table must be constant", lambda c: c["weight"].is_const),
+        _whole_indices("indices"),
+    ),
+    (Case("of argmax", _embedding, ((2, 5, 10),)),),
+    open_only=True,
+    integers=("indices",),
+    note="the indices may be an input",
 )
 INDEX = OpSpec(
     ("aten.index.Tensor",),
@@ -529,5 +577,6 @@ ENTRIES = (
     PIXEL_SHUFFLE,
     PIXEL_UNSHUFFLE,
     INDEX_SELECT,
+    EMBEDDING,
     INDEX,
 )

@@ -243,7 +243,7 @@ class FloatLowering:
         found = self(value)
         if not isinstance(found, Tensor) or found.dtype != "bool":
             return found
-        one, zero = (self.build.const(np.full(1, n, np.float32)) for n in (1, 0))
+        one, zero = (self.build.number(n, found.rank) for n in (1, 0))
         return self.build.op(Builtin.SELECT_V2, [found, one, zero], found.shape, dtype="float32")
 
     def tensor(self, value: Value) -> Tensor:
@@ -288,6 +288,7 @@ class OpSpec:
     no_op: bool = False  # changes neither values nor their order in memory
     note: str = ""
     integer_result: bool = False  # the result is integers, which nothing quantizes
+    integers: tuple[str, ...] = ()  # arguments that are integers, known or not before the run
     open_only: bool = False  # not covered by NXP's converter: open only
     float_constants: tuple[str, ...] = ()  # arguments that may be constants in float
     may_be_infinite: tuple[str, ...] = ()  # numbers among the arguments that need not be finite

@@ -341,6 +341,8 @@ class _Finder:
             return Value(
                 node.name, tuple(constant.tensor.shape), constant.dtype, constant.quant, constant.array
             )
+        if key in spec.integers:
+            return _value(node, None)
         if op_name(node) != DEQUANTIZE_TENSOR:
             if op_name(node) in DEQUANTIZE:
                 raise _Refused(_not_quantized(f"its input '{key}' is quantized per channel"))

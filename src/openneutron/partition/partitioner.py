@@ -39,8 +39,15 @@ _DECOMPOSES_WELL = frozenset(
         "aten.conv_transpose2d.input",
         "aten.max_pool2d.default",
         "aten.softmax.int",
+        "aten.log_softmax.int",
     }
 )
+
+
+_SOFTMAX = {
+    "aten.softmax.int": torch.ops.aten._softmax.default,
+    "aten.log_softmax.int": torch.ops.aten._log_softmax.default,
+}
 
 
 def rewrite_to_core(node: Node) -> None:
@@ -59,8 +66,8 @@ def rewrite_to_core(node: Node) -> None:
         node.target = torch.ops.aten.convolution.default
         operands = (args["input"], args["weight"], args["bias"])
         node.args, node.kwargs = (*operands, *window, False, [0] * dims, args["groups"]), {}
-    elif op == "aten.softmax.int" and (args := bind_args(node))["dtype"] is None:
-        node.target = torch.ops.aten._softmax.default
+    elif op in _SOFTMAX and (args := bind_args(node))["dtype"] is None:
+        node.target = _SOFTMAX[op]
         node.args, node.kwargs = (args["self"], args["dim"], False), {}
 
 

@@ -32,12 +32,11 @@ def rewrite_volume_convolutions(model: GraphModule) -> bool:
         padding = _padding(args["padding"], weight, dilation)
         find = _transposed_taps if transposed else _taps
         taps = find(source.shape[2], result.shape[2], weight.shape[2], stride[0], padding[0], dilation[0])
-        if not all(taps) and not transposed:
-            continue  # a slice of nothing but padding
         slices = _Slices(args["input"], node)
         weights = _Weights(model, args["weight"], weight, node, args["groups"], transposed)
         parts = []
         for pairs in taps:
+            # A slice of the result that sees nothing but padding: any slice, times zero.
             places = tuple(z for z, _ in pairs) or (0,)
             joined = slices.joined(places) if args["groups"] == 1 else slices.grouped(places)
             own = (joined, weights.of(tuple(k for _, k in pairs)), args["bias"])

@@ -18,6 +18,7 @@ from openneutron.compiler.emit.selection import (
     int8_io_problem,
     ints,
     plain_copy,
+    product,
     walk,
 )
 from openneutron.compiler.graph.shapes import concat_axis
@@ -267,10 +268,11 @@ def _mirror_pad(op: Op, ctx: Context) -> list[KernelCall]:
 
 
 def _gather_problem(op: Op) -> str:
-    if problem := const_problem("indices", op.operand(1)):
-        return problem
     if int(op.options.get("batchDims", 0)):
         return "batch dims are not supported"
+    indices = op.operand(1)
+    if not indices.is_const:
+        return "" if indices.dtype in ("int32", "int64") else f"its indices are {indices.dtype}"
     axis = int(op.options.get("axis", 0)) % op.operand(0).rank
     if axis > MAX_RANK - 1:
         return f"axis {axis} is more than {MAX_RANK - 1}"
@@ -282,6 +284,15 @@ def _gather_problem(op: Op) -> str:
 def _gather(op: Op, ctx: Context) -> list[KernelCall]:
     source = op.operand(0)
     axis = int(op.options.get("axis", 0)) % source.rank
+    if not (indices := op.operand(1)).is_const:
+        return [
+            mc.Lookup(
+                input=ctx.place(source), indices=ctx.place(indices), output=ctx.ref(op.output),
+                outer=product(source.shape[:axis]), axis=source.shape[axis], count=indices.elements,
+                run=product(source.shape[axis + 1 :]) * element_bytes(source),
+                index_bytes=element_bytes(indices),
+            )
+        ]  # fmt: skip
     strides = _strides(source)
     tables = [[i * strides[a] for i in range(source.shape[a])] for a in range(axis)]
     tables.append([i * strides[axis] for i in ints(op.operand(1))])

@@ -92,6 +92,7 @@ class Kernel(IntEnum):
     CASCADE = 25
     CONV_2D_PLANAR = 26
     ISLAND = 27
+    LOOKUP = 28
 
 
 # --- kernels that move data -----------------------------------------------------------------------
@@ -186,6 +187,30 @@ class Gather(Params):
 
     def written(self) -> int:
         return prod(self.dims) * self.run
+
+
+@dataclass(frozen=True)
+class Lookup(Params):
+    """Copy the runs that indices name at run time: out[outer][i] = in[outer][indices[i]], `run` bytes each.
+
+    `indices` are int32 or int64, as `index_bytes` says; one outside [0, axis) ends the run with an error.
+    """
+
+    kernel = Kernel.LOOKUP
+    input: Ref
+    indices: Ref
+    output: Ref
+    outer: Dim
+    axis: Dim
+    count: Dim
+    run: Dim
+    index_bytes: U32
+
+    def moved(self) -> int:
+        return self.count * (2 * self.outer * self.run + self.index_bytes)
+
+    def written(self) -> int:
+        return self.outer * self.count * self.run
 
 
 _WINDOW_VALUES = ("window.kernel_h", "window.kernel_w", "window.in_c")
