@@ -116,7 +116,9 @@ def _activation(r: random.Random, net: Net, x: torch.Tensor) -> Step:
     )
     return r.choice(
         [torch.relu, torch.sigmoid, torch.tanh, F.hardswish, F.gelu, F.leaky_relu, torch.abs, torch.neg,
-         F.relu6, F.silu, lambda x: torch.clamp(x, *bounds), lambda x: x.clone().relu_()]
+         F.relu6, F.silu, torch.erf, F.celu, F.softshrink, lambda x: torch.pow(2, x),
+         lambda x: x.masked_fill(x > 0.5, -0.5), lambda x: F.threshold(x, 0.1, -1.0),
+         lambda x: torch.clamp(x, *bounds), lambda x: x.clone().relu_()]
     )  # fmt: skip
 
 
@@ -156,7 +158,8 @@ def _reduce(r: random.Random, net: Net, x: torch.Tensor) -> Step:
     dim, keep = r.randrange(x.dim()), r.random() < 0.5
     return r.choice(
         [lambda x: x.mean(dim, keep), lambda x: x.amax(dim, keep), lambda x: x.sum(dim, keep),
-         lambda x: x.mean(), lambda x: x.softmax(dim), lambda x: F.layer_norm(x, x.shape[-1:])]
+         lambda x: x.mean(), lambda x: x.softmax(dim), lambda x: F.log_softmax(x, dim),
+         lambda x: F.layer_norm(x, x.shape[-1:])]
     )  # fmt: skip
 
 

@@ -382,6 +382,28 @@ def _erf(b: Builder, x: Tensor, _: Call) -> Tensor:
     return apply(b, Builtin.SELECT_V2, zero, 0.0, value)
 
 
+def _threshold(b: Builder, x: Tensor, call: Call) -> Tensor:
+    above = apply(b, Builtin.GREATER, x, float(call["threshold"]), result="bool")
+    return apply(b, Builtin.SELECT_V2, above, x, float(call["value"]))
+
+
+def _celu(b: Builder, x: Tensor, call: Call) -> Tensor:
+    alpha = float(call["alpha"])
+    negative = apply(b, Builtin.MUL, _expm1_below_zero(b, x, 1 / alpha), alpha)
+    return apply(b, Builtin.ADD, apply(b, Builtin.RELU, x), negative)
+
+
+def _logit(b: Builder, x: Tensor, call: Call) -> Tensor:
+    eps = call.get("eps")
+    if eps is not None:
+        x = apply(b, Builtin.MINIMUM, apply(b, Builtin.MAXIMUM, x, float(eps)), 1 - float(eps))
+    return logarithm(b, apply(b, Builtin.DIV, x, apply(b, Builtin.SUB, 1.0, x)))
+
+
+def _layers(**makers: Any) -> tuple[Case, ...]:
+    return tuple(Case(name, make, ((2, 3, 4),)) for name, make in makers.items())
+
+
 def _round_cases(torch: Any) -> Any:
     return lambda x: torch.round(x, decimals=1)
 
@@ -402,6 +424,29 @@ EXPM1 = _computed(
     "expm1", lambda b, x, _: apply(b, Builtin.SUB, apply(b, Builtin.EXP, x), 1.0), reach=Reach.WIDE
 )
 ERF = _entry("erf", island(_erf), "erf", open_only=True)
+EXP2 = _entry("exp2", island(lambda b, x, _: apply(b, Builtin.EXP, apply(b, Builtin.MUL, x, math.log(2)))),
+              "exp2", open_only=True)  # fmt: skip
+THRESHOLD = OpSpec(
+    ("aten.threshold.default", "aten.threshold_.default"),
+    Observed(),
+    island(_threshold),
+    cases=_layers(threshold=as_layer("Threshold", 0.25, -2.0)),
+    open_only=True,
+)
+CELU = OpSpec(
+    ("aten.celu.default", "aten.celu_.default"),
+    Observed(),
+    island(_celu),
+    cases=_layers(celu=as_layer("CELU"), other=as_layer("CELU", 0.5)),
+    open_only=True,
+)
+LOGIT = OpSpec(
+    ("aten.logit.default", "aten.logit_.default"),
+    Observed(),
+    island(_logit),
+    cases=_layers(logit=lambda torch: lambda x: torch.logit(torch.sigmoid(x), 0.01)),
+    open_only=True,
+)
 SINH = _computed("sinh", _of_exponentials(-1.0), reach=Reach.WIDE)
 COSH = _computed("cosh", _of_exponentials(1.0), reach=Reach.WIDE)
 LOG_SIGMOID = _computed("log_sigmoid", _log_sigmoid, "logsigmoid", in_place=False)
@@ -500,6 +545,10 @@ ENTRIES = (
     LOG1P,
     EXPM1,
     ERF,
+    EXP2,
+    THRESHOLD,
+    CELU,
+    LOGIT,
     POWER_OF_NUMBER,
     SINH,
     COSH,

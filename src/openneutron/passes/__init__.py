@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from openneutron.passes.attention import bound_masks
 from openneutron.passes.base import PTQ, QAT, Pass, check_order, run_passes
 from openneutron.passes.batch_norm import (
     add_bias_before_norm,
@@ -106,6 +107,12 @@ ATEN_PASSES: tuple[Pass, ...] = (
     _REWRITE_CONSTANT_MATMUL,  # and contain products
     _FOLD_CONSTANTS,
     _FOLD_PARAMETERS,
+    Pass(
+        "BoundMasks",
+        "what forbids places of a softmax is finite",
+        bound_masks,
+        requires=("FoldConstants", "DecomposeUnsupported"),
+    ),
     Pass(
         "ReplaceScalars",
         "operands of arithmetic are tensors, alpha is 1",

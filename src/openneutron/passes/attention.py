@@ -7,6 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.fx import GraphModule, Node
+
+from openneutron.fx import op_name
+from openneutron.passes.graph import add_constant, constant
+from openneutron.passes.patterns import only_user
 
 Tensor = torch.Tensor
 
@@ -39,6 +44,31 @@ def _attention(
 
 def _additive(allowed: Tensor) -> Tensor:
     return (1.0 - allowed.to(torch.float32)) * MASKED
+
+
+_SOFTMAX = ("aten.softmax.int", "aten._softmax.default", "aten.log_softmax.int", "aten._log_softmax.default")
+_VIEWS = ("aten.view.default", "aten.reshape.default", "aten.unsqueeze.default", "aten.squeeze.dim")
+
+
+def bound_masks(model: GraphModule) -> bool:
+    """Let the constants that forbid places of a softmax be finite, and no larger than need be."""
+    changed = False
+    for node in list(model.graph.nodes):
+        if op_name(node) not in _SOFTMAX:
+            continue
+        scores: Node = node.args[0]
+        while op_name(scores) in _VIEWS and only_user(scores) is not None:
+            scores = scores.args[0]
+        if only_user(scores) is None or op_name(scores) not in ("aten.add.Tensor", "aten.where.self"):
+            continue
+        for mask in scores.all_input_nodes:
+            value = constant(model, mask)
+            if value is None or not value.is_floating_point() or not bool((value < MASKED).any()):
+                continue
+            bounded = add_constant(model, scores, value.detach().clamp(min=MASKED), f"{mask.target}_bounded")
+            scores.replace_input_with(mask, bounded)
+            changed = True
+    return changed
 
 
 def _repeat_heads(x: Tensor, count: int) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from openneutron import ops
-from openneutron.fx import bind_args, is_float, op_name, overload
+from openneutron.fx import bind_args, is_float, op_name, overload, tensor_of
 from openneutron.passes import attention, normalization, pools, recurrent
 from openneutron.passes.canonicalize import ARITHMETIC, IDENTITIES
 from openneutron.passes.graph import inline, trace
@@ -120,6 +120,99 @@ def _pad(self: torch.Tensor, pad: list[int], mode: str, value: Any = None) -> to
     return self
 
 
+def _var_mean(**kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    mean = _mean_of(**kwargs)
+    return _var_correction(**kwargs), mean
+
+
+def _std_mean(**kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    mean = _mean_of(**kwargs)
+    return _var_correction(**kwargs).sqrt(), mean
+
+
+def _mean_of(self: torch.Tensor, dim: Any = None, keepdim: bool = False, **_: Any) -> torch.Tensor:
+    dims = list(range(self.dim())) if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    return self.mean(dims, keepdim)
+
+
+def _flip(self: torch.Tensor, dims: list[int]) -> torch.Tensor:
+    for dim in dims:
+        places = torch.arange(self.shape[dim] - 1, -1, -1)
+        self = torch.index_select(self, dim, places)
+    return self
+
+
+def _one_number(like: torch.Tensor, value: float) -> torch.Tensor:
+    """A number as a tensor that broadcasts, and is folded into a constant."""
+    return torch.full((1,) * min(like.dim(), 1), float(value), dtype=torch.float32)
+
+
+def _masked_fill(self: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
+    filled = value if isinstance(value, torch.Tensor) else _one_number(self, value)
+    return torch.where(mask, filled, self)
+
+
+def _clamp_by_tensors(self: torch.Tensor, min: Any = None, max: Any = None) -> torch.Tensor:
+    self = self if min is None else torch.maximum(self, min)
+    return self if max is None else torch.minimum(self, max)
+
+
+def _channel_shuffle(self: torch.Tensor, groups: int) -> torch.Tensor:
+    batch, channels, *rest = self.shape
+    split = self.reshape(batch, groups, channels // groups, *rest)
+    return split.transpose(1, 2).reshape(self.shape)
+
+
+def _cosine_similarity(x1: torch.Tensor, x2: torch.Tensor, dim: int, eps: float) -> torch.Tensor:
+    parts = (x / torch.linalg.vector_norm(x, 2, dim, True).clamp_min(eps) for x in (x1, x2))
+    return torch.mul(*parts).sum(dim)
+
+
+def _bilinear(
+    input1: torch.Tensor, input2: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """x1 W x2 for every W: a linear layer of x1 for all of them, then products with x2."""
+    count, first, second = weight.shape
+    rows = weight.permute(0, 2, 1).reshape(count * second, first)
+    left = torch.nn.functional.linear(input1, rows).reshape(*input1.shape[:-1], count, second)
+    product = (left * input2.unsqueeze(-2)).sum(-1)
+    return product if bias is None else product + bias
+
+
+def _unfold(
+    self: torch.Tensor, kernel_size: list[int], dilation: list[int], padding: list[int], stride: list[int]
+) -> torch.Tensor:
+    """A slice for each place in the window, side by side as channels."""
+    padded = torch.nn.functional.pad(self, (padding[1], padding[1], padding[0], padding[0]))
+    counts = [
+        (d - step * (k - 1) - 1) // s + 1
+        for d, k, step, s in zip(padded.shape[-2:], kernel_size, dilation, stride, strict=True)
+    ]
+    places = [
+        torch.ops.aten.slice.Tensor(
+            torch.ops.aten.slice.Tensor(
+                padded, -2, y * dilation[0], y * dilation[0] + (counts[0] - 1) * stride[0] + 1, stride[0]
+            ),
+            -1,
+            x * dilation[1],
+            x * dilation[1] + (counts[1] - 1) * stride[1] + 1,
+            stride[1],
+        )
+        for y in range(kernel_size[0])
+        for x in range(kernel_size[1])
+    ]
+    channels = self.shape[-3] * len(places)
+    return torch.stack(places, -3).reshape(*self.shape[:-3], channels, counts[0] * counts[1])
+
+
+def _triangle(lower: bool) -> Decomposition:
+    def decompose(self: torch.Tensor, diagonal: int) -> torch.Tensor:
+        ones = torch.ones(self.shape[-2:])
+        return self * (torch.tril(ones, diagonal) if lower else torch.triu(ones, diagonal))
+
+    return decompose
+
+
 DECOMPOSITIONS: dict[str, Decomposition] = {
     "aten.split.Tensor": _split,
     "aten.split_with_sizes.default": _split_with_sizes,
@@ -135,11 +228,37 @@ DECOMPOSITIONS: dict[str, Decomposition] = {
     "aten.var.default": _var,
     "aten.std.correction": lambda **kwargs: _var_correction(**kwargs).sqrt(),
     "aten.std.dim": lambda **kwargs: _var(**kwargs).sqrt(),
+    "aten.var_mean.correction": _var_mean,
+    "aten.std_mean.correction": _std_mean,
     "aten.roll.default": _roll,
+    "aten.flip.default": _flip,
+    "aten.masked_fill.Scalar": _masked_fill,
+    "aten.masked_fill.Tensor": _masked_fill,
+    "aten.where.ScalarOther": lambda condition, self, other: torch.where(
+        condition, self, _one_number(self, other)
+    ),
+    "aten.where.ScalarSelf": lambda condition, self, other: torch.where(
+        condition, _one_number(other, self), other
+    ),
+    "aten.clamp.Tensor": _clamp_by_tensors,
+    "aten.softshrink.default": lambda self, lambd: self - torch.clamp(self, -lambd, lambd),
+    "aten.hardshrink.default": lambda self, lambd: torch.where(
+        self.abs() > lambd, self, _one_number(self, 0)
+    ),
+    "aten.channel_shuffle.default": _channel_shuffle,
+    "aten.cosine_similarity.default": _cosine_similarity,
+    "aten.bilinear.default": _bilinear,
+    "aten.im2col.default": _unfold,
+    "aten.tril.default": _triangle(True),
+    "aten.triu.default": _triangle(False),
+    "aten.dot.default": lambda self, tensor: (self * tensor).sum(),
+    "aten.lerp.Scalar": lambda self, end, weight: self + (end - self) * weight,
+    "aten.lerp.Tensor": lambda self, end, weight: self + (end - self) * weight,
     "aten.square.default": lambda self: self * self,
     "aten.round.decimals": lambda self, decimals: torch.round(self * 10.0**decimals) * 10.0**-decimals,
     "aten.glu.default": _glu,
     "aten.addcmul.default": lambda self, tensor1, tensor2, value: self + tensor1 * tensor2 * value,
+    "aten.addcdiv.default": lambda self, tensor1, tensor2, value: self + tensor1 / tensor2 * value,
     "aten.baddbmm.default": lambda self, batch1, batch2, beta, alpha: (
         self * beta + torch.bmm(batch1, batch2) * alpha
     ),
@@ -167,6 +286,8 @@ def decompose_unsupported(model: GraphModule) -> bool:
 
 def _expansion(node: Node) -> GraphModule | None:
     name = op_name(node)
+    if name in _CASTS and _is_cast_of_truth(node):
+        return trace(node, lambda self, **_: torch.where(self, _one_number(self, 1), _one_number(self, 0)))
     if not name or name in _REWRITTEN or not _is_float_call(node):
         return None
     if name == "aten.pad.default":  # the table has it, but not these modes
@@ -176,6 +297,18 @@ def _expansion(node: Node) -> GraphModule | None:
     if (function := DECOMPOSITIONS.get(name)) is not None:
         return trace(node, function)
     return _open_composite(node) if ops.find(name) is None else None
+
+
+_CASTS = ("aten.to.dtype", "aten._to_copy.default", "aten.to.dtype_layout")
+
+
+def _is_cast_of_truth(node: Node) -> bool:
+    source = tensor_of(node.all_input_nodes[0]) if node.all_input_nodes else None
+    result = tensor_of(node)
+    return bool(
+        source is not None and result is not None
+        and source.dtype == torch.bool and result.dtype == torch.float32
+    )  # fmt: skip
 
 
 def _is_float_call(node: Node) -> bool:

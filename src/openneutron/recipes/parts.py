@@ -3,12 +3,15 @@ recipes (`build`) are both put together from these."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from executorch.exir import EdgeCompileConfig, EdgeProgramManager, to_edge_transform_and_lower
 from torch import Tag
+from torch._export.verifier import SpecViolationError
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torchao.quantization.pt2e.quantizer import Quantizer
@@ -86,24 +89,42 @@ def lower_program(
 ) -> tuple[EdgeProgramManager, dict[str, NeutronPartitioner]]:
     """The Edge program with Neutron's partitions delegated and the rest in Cortex-M's dialect, if wanted."""
     lowering = lowering_of(recipe, core)
-    partitioners = {
-        name: NeutronPartitioner(options.to_compile_specs(), custom_delegation_options=delegation)
-        for name in exported
-    }
-    config = lowering.config
-    config._core_aten_ops_exception_list = [*config._core_aten_ops_exception_list, *outside_core(exported)]
-    edge = to_edge_transform_and_lower(
-        dict(exported),
-        transform_passes=list(lowering.before),
-        partitioner={name: [p] for name, p in partitioners.items()} if recipe.neutron and delegate else {},
-        compile_config=config,
-        generate_etrecord=etrecord,
-    )
+
+    def lower(outside: list[OpOverload]) -> tuple[EdgeProgramManager, dict[str, NeutronPartitioner]]:
+        specs = options.to_compile_specs()
+        made = {name: NeutronPartitioner(specs, custom_delegation_options=delegation) for name in exported}
+        config = copy.copy(lowering.config)
+        config._core_aten_ops_exception_list = [*config._core_aten_ops_exception_list, *outside]
+        edge = to_edge_transform_and_lower(
+            dict(exported),
+            transform_passes=list(lowering.before),
+            partitioner={name: [p] for name, p in made.items()} if recipe.neutron and delegate else {},
+            compile_config=config,
+            generate_etrecord=etrecord,
+        )
+        return edge, made
+
+    try:
+        edge, partitioners = lower(outside_core(exported))
+    except SpecViolationError:  # an operator that is inside another: which, is known after decomposing it
+        edge, partitioners = lower(all_outside_core())
     for step in lowering.after:
         modules = (edge.exported_program(name).graph_module for name in exported)
         if step is not restore_order_around or any(map(needs_order_restored, modules)):
             edge = edge.transform([step])
     return edge, partitioners
+
+
+def all_outside_core() -> list[OpOverload]:
+    """Every operator of ATen that is not in Core ATen; some thousand."""
+    found = []
+    for name in torch._C._dispatch_get_all_op_names():
+        namespace, _, rest = name.partition("::")
+        packet, _, overload_name = rest.partition(".")
+        op = getattr(getattr(torch.ops.aten, packet, None), overload_name or "default", None)
+        if namespace == "aten" and op is not None and Tag.core not in op.tags:
+            found.append(op)
+    return found
 
 
 def outside_core(exported: Mapping[str, ExportedProgram]) -> list[OpOverload]:

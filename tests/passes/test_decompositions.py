@@ -1,0 +1,94 @@
+"""What PyTorch has an operator for and the table has none: written in the table's terms, whole on the NPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from openneutron import compile_model
+from tests.lowering import Wrapped
+
+ROWS, PICTURE = (2, 8), (1, 4, 5, 5)
+CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "masked_fill": (lambda x: x.masked_fill(x > 0.5, -1.0), (ROWS,)),
+    "where, a number": (lambda x: torch.where(x > 0, x, 0.25) + torch.where(x > 0, 0.25, x), (ROWS,)),
+    "truth as a number": (lambda x: (x > 0.3).float() * x, (ROWS,)),
+    "clamp by a tensor": (lambda x, y: torch.clamp(x, y, y + 1), (ROWS, ROWS)),
+    "flip": (lambda x: torch.relu(x).flip((1, 2)), (PICTURE,)),
+    "var_mean": (lambda x: torch.cat(torch.var_mean(x, 1)), (ROWS,)),
+    "std_mean": (lambda x: torch.cat(torch.std_mean(x, 1)), (ROWS,)),
+    "cosine_similarity": (F.cosine_similarity, (ROWS, ROWS)),
+    "channel_shuffle": (nn.ChannelShuffle(2), (PICTURE,)),
+    "unfold": (nn.Unfold(3, padding=1, stride=2), (PICTURE,)),
+    "bilinear": (nn.Bilinear(3, 4, 5), ((2, 3), (2, 4))),
+    "softshrink": (nn.Softshrink(), (ROWS,)),
+    "hardshrink": (nn.Hardshrink(), (ROWS,)),
+    "tril": (lambda x: torch.tril(x) + torch.triu(x, 1) * 2, ((4, 4),)),
+    "lerp": (lambda x, y: torch.lerp(x, y, 0.3), (ROWS, ROWS)),
+    "dot": (torch.dot, ((8,), (8,))),
+    "a causal mask": (
+        lambda x: (x @ x.mT).masked_fill(torch.ones(5, 5).tril() == 0, -torch.inf).softmax(-1),
+        (PICTURE[1:],),
+    ),
+    "a mask that is added": (
+        lambda x: (x @ x.mT + torch.full((5, 5), -1e9).triu(1)).softmax(-1),
+        (PICTURE[1:],),
+    ),
+}
+
+
+class Together(nn.Module):
+    """All of them, so that one compilation serves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        made = [f if isinstance(f, nn.Module) else Wrapped(f) for f, _ in CASES.values()]
+        self.parts = nn.ModuleList(made)
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
+        found, at = [], 0
+        for part, (_, shapes) in zip(self.parts, CASES.values(), strict=True):
+            found.append(part(*inputs[at : at + len(shapes)]))
+            at += len(shapes)
+        return tuple(found)
+
+
+def test_all_are_computed_by_the_npu() -> None:
+    torch.manual_seed(0)
+    shapes = [shape for _, found in CASES.values() for shape in found]
+    samples = [tuple(torch.randn(shape) for shape in shapes) for _ in range(3)]
+    program = compile_model(Together().eval(), samples[0], calibration=samples, accuracy="fast")  # verified
+    assert [(entry.op, str(entry.reject)) for entry in program.rejected] == []
+    assert len(program.partitions) == 1
+
+
+def test_a_mask_keeps_the_precision_of_the_scores() -> None:
+    """Minus infinity has no int8 form, and -1e9 would take all steps of one for itself."""
+    model = Wrapped(CASES["a mask that is added"][0]).eval()
+    samples = [(torch.randn(PICTURE[1:]),) for _ in range(4)]
+    program = compile_model(model, samples[0], calibration=samples)
+    (result,) = program.run(samples[0])
+    assert float((result - model(*samples[0])).abs().max()) < 0.1
+
+
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
+def test_an_embedding_reads_indices_as_they_come(index: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 4)).eval()
+    samples = [(torch.randint(0, 20, (2, 5), dtype=index),) for _ in range(4)]
+    program = compile_model(model, samples[0], calibration=samples)
+    assert program.rejected == ()
+    (result,) = program.run(samples[0])
+    assert float((result - model(*samples[0])).abs().max()) < 0.1
+
+
+def test_an_operator_outside_core_that_another_contains() -> None:
+    """Unquantized it stays on the CPU: what it is made of is not in Core ATen, which is no reason to fail."""
+    inputs = (torch.randn(2, 3), torch.randn(2, 4))
+    program = compile_model(nn.Bilinear(3, 4, 5).eval(), inputs)
+    assert "aten._trilinear.default" in [entry.op for entry in program.rejected]
