@@ -488,6 +488,10 @@ def _exponential(b: Builder, x: Tensor, call: Call) -> Tensor:
     return apply(b, Builtin.POW, float(call["self"]), x)
 
 
+def _powers_of(base: float) -> Any:
+    return lambda torch: lambda x: torch.pow(base, x)
+
+
 POWER_OF_NUMBER = OpSpec(
     ("aten.pow.Scalar",),
     Observed(),
@@ -500,10 +504,7 @@ POWER_OF_NUMBER = OpSpec(
             hint="A power of a negative number is one of whole numbers only.",
         ),
     ),
-    tuple(
-        Case(f"of {base}", lambda torch, base=base: lambda x: torch.pow(base, x), ((2, 8),))
-        for base in (2, 0.5, 10.0, 1.0)
-    ),
+    tuple(Case(f"of {base}", _powers_of(base), ((2, 8),)) for base in (2, 0.5, 10.0, 1.0)),
     open_only=True,
 )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from openneutron.fx import op_name
 from openneutron.passes.graph import add_constant, constant
@@ -56,9 +56,9 @@ def bound_masks(model: GraphModule) -> bool:
     for node in list(model.graph.nodes):
         if op_name(node) not in _SOFTMAX:
             continue
-        scores: Node = node.args[0]
+        scores = node.all_input_nodes[0]
         while op_name(scores) in _VIEWS and only_user(scores) is not None:
-            scores = scores.args[0]
+            scores = scores.all_input_nodes[0]
         if only_user(scores) is None or op_name(scores) not in ("aten.add.Tensor", "aten.where.self"):
             continue
         for mask in scores.all_input_nodes:
