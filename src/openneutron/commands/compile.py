@@ -333,7 +333,7 @@ def write_reports(path: Path | None, result: Result, sidecar: bool = False) -> N
     from openneutron.report.data import report_data
     from openneutron.report.sidecar import write_sidecar
 
-    data = report_data(result.program, path=result.output)
+    data = report_data(result.program, path=result.output, accuracy=result.summary.get("accuracy"))
     if path is not None:
         write_rendered(path, data)
     if sidecar:

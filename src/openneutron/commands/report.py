@@ -107,6 +107,7 @@ def _of_model(args: argparse.Namespace, source: Source, steps: Steps) -> dict[st
             errors=errors,
             what_if=what_if,
             missing=missing,
+            accuracy=result.summary.get("accuracy"),
         )
     if args.program:
         write_sidecar(Path(args.program), data)

@@ -31,10 +31,12 @@ def report_data(
     errors: Sequence[Mapping[str, Any]] = (),
     what_if: Sequence[WhatIf] = (),
     missing: Sequence[str] = (),
+    accuracy: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What is known of a compiled program, as JSON can hold it; `path` is where its .pte is.
 
-    `errors` are rows with the `node` by its name in the Edge program; here it becomes an id.
+    `errors` are rows with the `node` by its name in the Edge program; here it becomes an id. `accuracy` is
+    what the summary of a compile says about quantizing.
     """
     where = None if path is None else Path(path)
     nodes = program_nodes(program)
@@ -42,7 +44,7 @@ def report_data(
     reasons = {entry.node.name: entry.as_dict() for entry in program.rejected}
     return assemble(
         name=name or (where.stem if where else "program"),
-        summary=summarize(program, where),
+        summary=summarize(program, where) | ({} if accuracy is None else {"accuracy": dict(accuracy)}),
         target=program.target,
         nodes=nodes,
         timeline=program.timeline,

@@ -2,6 +2,7 @@
 
 function drawErrors() {
   const home = section('errors');
+  home.append(...quantizing(SUMMARY.accuracy));
   if (!ERRORS.length) {
     home.querySelector('.lede').hidden = true;
     home.append(
@@ -145,4 +146,57 @@ function errorChart(rows, width, chosen, act) {
     svg('text', { class: 'tick', x: left, y: height - 6, text: 'layers, in the order of the network' }),
   );
   return view;
+}
+
+// What was done when quantizing, in order, and what each method did to the outputs.
+function quantizing(accuracy) {
+  if (!accuracy) return [];
+  const agreed =
+    typeof accuracy.agreement === 'number' ? `, the same class for ${percent(accuracy.agreement)}` : '';
+  const parts = [
+    el('h3', { text: `Quantizing (${accuracy.plan})` }),
+    el('p', {
+      text: `The outputs are ${decibels(accuracy.output_sqnr_db)} from float${agreed}, on ${count(accuracy.samples, 'calibration sample')}.`,
+    }),
+  ];
+  if (accuracy.warning) parts.push(el('p', { class: 'bad', text: sentence(accuracy.warning) }));
+  const kept = accuracy.kept_float;
+  if (kept && kept.layers.length)
+    parts.push(
+      el('p', {
+        text: `Kept float: ${kept.layers.join(', ')}. ${decibels(kept.before_db)} became ${decibels(kept.after_db)}.`,
+      }),
+    );
+  const head = ['method', 'before', 'after', 'what it did'];
+  if ((accuracy.methods || []).length)
+    parts.push(
+      el(
+        'table',
+        { class: 'methods' },
+        el(
+          'thead',
+          {},
+          el(
+            'tr',
+            {},
+            head.map((text) => el('th', { scope: 'col', text })),
+          ),
+        ),
+        el(
+          'tbody',
+          {},
+          accuracy.methods.map((row) =>
+            el(
+              'tr',
+              {},
+              el('td', { text: row.method }),
+              el('td', { class: 'n', text: decibels(row.before_db) }),
+              el('td', { class: 'n', text: decibels(row.after_db) }),
+              el('td', { text: row.kept ? row.text : `${row.text} (not kept)` }),
+            ),
+          ),
+        ),
+      ),
+    );
+  return parts;
 }
