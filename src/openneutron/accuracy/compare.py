@@ -130,7 +130,7 @@ def compare_model(
         evidence.moves = spec is not None and spec.keeps_values and len(sources[evidence.layer]) == 1
         evidence.channel_spread = None if trial is None else trial.spread(evidence.layer)
     ordered = [n.name for n in quantized.graph.nodes if n.name in found]
-    rows = suggest([found[name].error() for name in ordered], sources, plan.thorough)
+    rows = suggest([found[name].error() for name in ordered], sources, plan.name)
     assert refined.original is not None
     return Comparison(rows, output_errors(refined.original, quantized, samples), refined)
 
@@ -190,8 +190,9 @@ def try_suggestions(
         replace(now, name=f"--keep-float {' '.join(group)}", keep=tuple(group))
         for group in dict.fromkeys(groups)
     ]
-    if "qat" in kinds and not plan.thorough:
-        trials.append(replace(now, name="--accuracy best", plan=find_plan(BEST)))
+    following = None if plan.thorough else BEST if plan.name == BALANCED else BALANCED
+    if "qat" in kinds and following:
+        trials.append(replace(now, name=f"--accuracy {following}", plan=find_plan(following)))
     chosen = [now, *trials[:count]]
     result = []
     for done, trial in enumerate(chosen, 1):

@@ -18,10 +18,11 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
+from openneutron import ops
 from openneutron.backends import find_recipe
 from openneutron.diagnostics import fail
 from openneutron.estimate.cpu_cost import cpu_cycles, operator_of
-from openneutron.fx import tensor_of
+from openneutron.fx import op_name, tensor_of
 from openneutron.options import CompileOptions
 from openneutron.package.program import package_program
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
@@ -274,6 +275,10 @@ def _runs(prepared: GraphModule, units: Sequence[Unit]) -> list[Unit]:
 def _cycles(nodes: Sequence[Node], target: Target) -> int:
     """What the CPU needs for operators in float, with the steps from and to int8 around them."""
     inside = set(nodes)
+    specs = [ops.find(op_name(node)) for node in nodes]
+    if all(spec is not None and spec.real is not None for spec in specs):
+        # Between int8 tensors the NPU computes it in float: how well is known once it is compiled.
+        return sum(t.numel() for n in nodes if (t := tensor_of(n)) is not None)
     total = sum(cpu_cycles(operator_of(node), target) for node in nodes)
     borders = {behind(s) for n in nodes for s in n.all_input_nodes if behind(s) not in inside}
     borders = {n for n in borders if n.op != "get_attr"}

@@ -18,6 +18,7 @@ from typing import Any
 
 from openneutron.accuracy.layer_error import LayerError, Suggestion
 from openneutron.accuracy.weight_trial import gain
+from openneutron.quantize.plan import BALANCED, BEST
 
 GOOD_DB = 30.0  # above this a layer is as good as eight bits make it, and gets no suggestion
 GAIN_DB = 3.0  # half the error: less is not worth a change
@@ -28,15 +29,15 @@ MANY = 1 / 3  # of the layers in need of help: then it is not one layer's proble
 
 
 def suggest(
-    rows: Sequence[LayerError], sources: Mapping[str, set[str]], thorough: bool = False
+    rows: Sequence[LayerError], sources: Mapping[str, set[str]], plan: str = BALANCED
 ) -> list[LayerError]:
     """The same rows with suggestions, the worst first; `sources` are the layers each reads from.
 
-    `thorough` says that every method has been used: none is suggested.
+    `plan` has been used: the next one is suggested before what costs more.
     """
     by_name = {row.layer: row for row in rows}
     many = sum(row.own_sqnr_db < GOOD_DB for row in rows) >= max(3, MANY * len(rows))
-    result = [replace(row, suggestion=_suggestion(row, by_name, sources, many, thorough)) for row in rows]
+    result = [replace(row, suggestion=_suggestion(row, by_name, sources, many, plan)) for row in rows]
     return sorted(result, key=lambda row: row.sqnr_db)
 
 
@@ -45,11 +46,12 @@ def _suggestion(
     rows: Mapping[str, LayerError],
     sources: Mapping[str, set[str]],
     many: bool,
-    thorough: bool,
+    plan: str,
 ) -> Suggestion | None:
     if row.sqnr_db >= GOOD_DB:
         return None
-    more = "" if thorough else "--accuracy best, or "
+    following = {BALANCED: BEST, BEST: None}.get(plan, BALANCED)
+    more = f"--accuracy {following}, or " if following else ""
     if _amplified(row, rows, sources) >= 2 * GAIN_DB:
         return _amplifies(row, rows, sources)
     if row.own_sqnr_db - row.sqnr_db > 2 * GAIN_DB:  # its own part is less than a quarter
@@ -76,7 +78,11 @@ def _suggestion(
     )
     if many:
         return Suggestion("qat", f"{more}--use_qat: {cause}, and it is not the only such layer")
-    return Suggestion("float", f"{more}--keep-float {row.layer} (float on the CPU), or --use_qat: {cause}")
+    return Suggestion(
+        "float",
+        f"{more}--keep-float {row.layer} (float on the CPU; --keep-float-budget 5% chooses by the outputs), "
+        f"or --use_qat: {cause}",
+    )
 
 
 def _amplified(row: LayerError, rows: Mapping[str, LayerError], sources: Mapping[str, set[str]]) -> float:

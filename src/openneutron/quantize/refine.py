@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+import resource
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -50,6 +51,7 @@ class Refined:
     # The model the methods that change weights began with: equalized, its layers those of the result.
     reference: GraphModule | None = field(default=None, repr=False)
     original: GraphModule | None = field(default=None, repr=False)  # before everything
+    peak_bytes: int = 0  # of memory that the process has had by then
     kept_float: dict[str, Any] | None = None  # layers left in float, and what that gives and costs
 
     def as_dict(self) -> dict[str, Any]:
@@ -64,6 +66,7 @@ class Refined:
             "agreement": None if self.quality is None else self.quality.agreement,
             "samples": 0 if self.quality is None else self.quality.samples,
             "kept_float": self.kept_float,
+            "peak_memory_bytes": self.peak_bytes,
         }
 
 
@@ -92,7 +95,9 @@ def calibrate(
     if not measure and not plan.methods:
         return prepared, Refined(plan.name, results)
     model, refined = refine(prepared, kept.samples, plan, progress, original)
-    return model, Refined(plan.name, [*results, *refined.results], refined.quality, prepared, original)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    found = [*results, *refined.results]
+    return model, Refined(plan.name, found, refined.quality, prepared, original, peak)
 
 
 def _equalized(

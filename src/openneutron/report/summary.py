@@ -52,9 +52,11 @@ def accuracy_warning(accuracy: dict[str, Any]) -> str:
     found = accuracy["output_sqnr_db"]
     if found is None or found >= POOR_DB:
         return ""
-    remedy = "--accuracy best"
+    remedy = {"balanced": "--accuracy best"}.get(accuracy["plan"], "--accuracy balanced")
     if accuracy["plan"] == "best":
-        remedy = "--per-channel, then `openneutron compare`, which names the layers that lose most"
+        remedy = (
+            "--per-channel, --keep-float-budget 5%, or `openneutron compare`, which names the worst layers"
+        )
     return (
         f"the outputs are {found:.1f} dB from float on calibration data: int8 may be useless. Try {remedy}."
     )

@@ -97,6 +97,8 @@ def print_methods(console: Console, accuracy: Mapping[str, Any]) -> None:
     if not accuracy["methods"]:
         return
     title = f"Quantizing ({accuracy['plan']}), error of the outputs"
+    if accuracy.get("peak_memory_bytes"):
+        title += f"; at most {accuracy['peak_memory_bytes'] / 2**20:,.0f} MiB of memory used"
     table = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left")
     table.add_column("method")
     for name in ("before", "after", "s"):
