@@ -1,7 +1,15 @@
-"""Thirty small networks in the manner of timm's and torchvision's: random weights, tiny pictures."""
+"""Small networks in the manner of timm's, torchvision's and Transformers': random weights, tiny inputs.
+
+As a command they are compiled and a row is printed for each: partitions, operators on the CPU, and the CPU's
+share of the estimated cycles.
+
+    python -m tests.architectures [NAME ...]
+"""
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -408,6 +416,61 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
+TOKENS = 30
+
+
+def bert(m: Any, tokens: Tensor) -> Tensor:
+    places = m.places(torch.arange(tokens.shape[1]))
+    x = m.norm(m.words(tokens) + places + m.kinds(torch.zeros_like(tokens)))
+    return F.log_softmax(m.out(m.body(x)), -1)
+
+
+def gpt(m: Any, tokens: Tensor) -> Tensor:
+    """Causal attention written by hand, with minus infinity where nothing may be seen."""
+    x = m.words(tokens)
+    q, k, v = m.qkv(m.norm(x)).chunk(3, -1)
+    scores = (q @ k.transpose(1, 2)) * 8**-0.5
+    seen = torch.tril(torch.ones(scores.shape[-2:])) == 0
+    x = x + scores.masked_fill(seen, float("-inf")).softmax(-1) @ v
+    return m.out(x + m.mlp(x))
+
+
+def recognizer(m: Any, x: Tensor) -> Tensor:
+    """Convolutions, a recurrence in both directions, log probabilities: text in pictures."""
+    y = F.max_pool2d(m.conv(x), (16, 2)).squeeze(2).transpose(1, 2)
+    return F.log_softmax(m.out(m.cell(y)[0]), -1)
+
+
+NETWORKS |= {
+    "bert": (
+        lambda: Apply(
+            bert, words=nn.Embedding(TOKENS, 8), places=nn.Embedding(6, 8), kinds=nn.Embedding(2, 8),
+            norm=nn.LayerNorm(8), body=transformer(), out=nn.Linear(8, TOKENS),
+        ),
+        (1, 6),
+    ),
+    "gpt": (
+        lambda: Apply(
+            gpt, words=nn.Embedding(TOKENS, 8), norm=nn.LayerNorm(8), qkv=nn.Linear(8, 24), mlp=_feed(),
+            out=nn.Linear(8, TOKENS),
+        ),
+        (1, 6),
+    ),
+    "super_resolution": (
+        lambda: nn.Sequential(conv(3, 8), residual(conv(8, 8)), nn.Conv2d(8, 12, 3, padding=1),
+                              nn.PixelShuffle(2)),
+        PICTURE,
+    ),
+    "crnn": (
+        lambda: Apply(
+            recognizer, conv=conv(3, 8), cell=nn.GRU(8, 4, batch_first=True, bidirectional=True),
+            out=nn.Linear(8, 5),
+        ),
+        PICTURE,
+    ),
+}  # fmt: skip
+
+
 def make(name: str) -> tuple[nn.Module, list[tuple[Tensor, ...]]]:
     """A network with random weights, the same every time, and samples to calibrate with."""
     torch.manual_seed(0)
@@ -417,4 +480,28 @@ def make(name: str) -> tuple[nn.Module, list[tuple[Tensor, ...]]]:
         if isinstance(layer, nn.BatchNorm2d | nn.BatchNorm1d):
             layer.running_mean.normal_(0, 0.2)
             layer.running_var.uniform_(0.5, 2)
-    return model, [(torch.randn(shape),) for _ in range(4)]
+    words = any(isinstance(layer, nn.Embedding) for layer in model.modules())
+    return model, [(torch.randint(TOKENS, shape) if words else torch.randn(shape),) for _ in range(4)]
+
+
+def main(names: list[str]) -> int:
+    """Compile networks, all if none is named, and print how much of each is on the CPU."""
+    from openneutron import compile_model
+
+    warnings.simplefilter("ignore")
+    print("| network | partitions | operators on the CPU | CPU's share of cycles |\n|---|---:|---:|---:|")
+    for name in names or list(NETWORKS):
+        model, samples = make(name)
+        try:
+            program = compile_model(model, samples[0], calibration=samples)
+        except Exception as error:
+            print(f"| {name} | {type(error).__name__}: {str(error).splitlines()[0][:80]} | | |", flush=True)
+            continue
+        share = program.cycles("cpu") / max(program.cycles(), 1)
+        count = len(program.rejected)
+        print(f"| {name} | {len(program.partitions)} | {count} | {share:.0%} |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

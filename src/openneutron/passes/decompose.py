@@ -207,8 +207,11 @@ def _unfold(
 
 def _triangle(lower: bool) -> Decomposition:
     def decompose(self: torch.Tensor, diagonal: int) -> torch.Tensor:
-        ones = torch.ones(self.shape[-2:])
-        return self * (torch.tril(ones, diagonal) if lower else torch.triu(ones, diagonal))
+        # In integers: they are folded, and not taken for a triangle to be decomposed again.
+        rows, columns = (torch.arange(size) for size in self.shape[-2:])
+        above = columns - rows.unsqueeze(1) - diagonal
+        kept = (1 - above if lower else 1 + above).clamp(0, 1)
+        return self * kept.to(torch.float32)
 
     return decompose
 
