@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -150,20 +151,30 @@ def use(data: bytes) -> str:
     return "ran"
 
 
-def work(seed: int, count: int, folder: Path) -> None:
-    """Try `count` programs; the one at hand is in the folder, each result a line of output."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+def changed_program(good: bytes, rng: random.Random) -> bytes:
+    """A program with a change, sealed again."""
     from openneutron.package.seal import seal
 
+    try:
+        changed = rng.choice((mutate_words, mutate_fields))(good, rng)
+    except Exception:  # ExecuTorch's own writer refuses it
+        changed = mutate_words(good, rng)
+    return seal(changed)
+
+
+def work(
+    seed: int,
+    count: int,
+    folder: Path,
+    change: Callable[[bytes, random.Random], bytes] = changed_program,
+    use: Callable[[bytes], str] = use,
+) -> None:
+    """Try `count` files; the one at hand is in the folder, each result a line of output."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     programs = [(folder / name).read_bytes() for name in sorted(os.listdir(folder)) if name.endswith(".good")]
     rng = random.Random(seed)
     for _ in range(count):
-        good = rng.choice(programs)
-        try:
-            changed = rng.choice((mutate_words, mutate_fields))(good, rng)
-        except Exception:  # ExecuTorch's own writer refuses it
-            changed = mutate_words(good, rng)
-        changed = seal(changed)
+        changed = change(rng.choice(programs), rng)
         (folder / "at_hand").write_bytes(changed)
         try:
             result = use(changed)
@@ -173,13 +184,19 @@ def work(seed: int, count: int, folder: Path) -> None:
         print(result, flush=True)
 
 
-def main(count: int, seed: int, keep: Path | None = None) -> int:
-    """Mutate `count` programs and say what became of them."""
+def main(
+    count: int,
+    seed: int,
+    keep: Path | None = None,
+    module: str = "tests.hostile.mutate_pte",
+    programs: Callable[[], list[bytes]] = small_programs,
+) -> int:
+    """Mutate `count` files and say what became of them; `module` does the work, in a process of its own."""
     results: Counter[str] = Counter()
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for i, program in enumerate(small_programs()):
+        for i, program in enumerate(programs()):
             (folder / f"{i}.good").write_bytes(program)
         done = 0
         while done < count:
@@ -187,7 +204,7 @@ def main(count: int, seed: int, keep: Path | None = None) -> int:
             command = [
                 sys.executable,
                 "-m",
-                "tests.hostile.mutate_pte",
+                module,
                 "work",
                 str(seed + done),
                 str(batch),
@@ -207,7 +224,7 @@ def main(count: int, seed: int, keep: Path | None = None) -> int:
                     (keep / f"died_{seed + done}.pte").write_bytes((folder / "at_hand").read_bytes())
         for file in folder.glob("uncaught_*") if keep else ():
             (keep / file.name).write_bytes(file.read_bytes())
-    print(f"{count} programs in {time.monotonic() - start:.0f} s: {dict(sorted(results.items()))}")
+    print(f"{count} files in {time.monotonic() - start:.0f} s: {dict(sorted(results.items()))}")
     return int(any(r.startswith(("DIED", "UNCAUGHT")) for r in results))
 
 

@@ -9,14 +9,17 @@ import pytest
 import torch
 
 from openneutron.diagnostics import OpenNeutronError
+from openneutron.litert.ir import Builtin, Graph, Op, Quant, Tensor
+from openneutron.litert.reference import Reference
 from openneutron.package.seal import is_sealed, seal
 from openneutron.pipeline import compile_model
 from openneutron.run import program as run_program
 from openneutron.run import rehearsal
 from openneutron.run.program import load_program
-from tests.hostile import mutate_pte
+from tests.hostile import mutate_pte, mutate_tflite
 
-FOUND = sorted(Path(__file__).with_name("corpus").glob("*.pte"))
+FOLDER = Path(__file__).with_name("corpus")
+FOUND = sorted(FOLDER.glob("*.pte"))
 
 
 @cache
@@ -102,6 +105,26 @@ def test_what_was_found_stays_mended(file):
 def test_some_resealed_mutations():
     """The long run: python -m tests.hostile.mutate_pte 5000 1"""
     assert mutate_pte.main(20, 7) == 0
+
+
+@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.tflite")), ids=lambda f: f.stem)
+def test_models_that_ended_the_process(file):
+    """LiteRT, which computes the tables, asserts on some scales."""
+    assert mutate_tflite.use(file.read_bytes()) in ("compiled", "ON402")
+
+
+def test_scales_that_litert_asserts_on_are_refused():
+    tiny, one = (Quant.per_tensor(scale) for scale in (1e-30, 1.0))
+    for kind, source, result in (
+        (Builtin.ADD, one, tiny),
+        (Builtin.SQUARED_DIFFERENCE, one, tiny),
+        (Builtin.SUB, Quant.per_tensor(3e38), one),
+        (Builtin.SOFTMAX, tiny, Quant.per_tensor(1 / 256, -128)),
+    ):
+        x, y = Tensor("x", (1, 4), "int8", source), Tensor("y", (1, 4), "int8", result)
+        inputs = [x] if kind is Builtin.SOFTMAX else [x, x]
+        with pytest.raises(ValueError, match="scales"):
+            Reference(Graph([x], [y], [Op(kind, inputs, [y], {"beta": 1.0})]))
 
 
 def test_names_in_a_program_are_names():
