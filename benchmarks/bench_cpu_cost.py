@@ -141,14 +141,15 @@ def fit(counts: list[Count]) -> dict[str, float]:
     """Instructions per call and per unit of work; every operator has one voice, however often it was called.
 
     An operator's calls lie on a line; the fixed amount is the median of where these begin. A parameter is the
-    median, over the operators it stands for, of what a unit of work takes beyond that.
+    median, over the operators it stands for, of what a unit of work takes beyond that in the largest call.
     """
-    by_operator = [[c for c in counts if c.operator == name] for name in sorted({c.operator for c in counts})]
-    starts = [_start(mine) for mine in by_operator if len({c.amount for c in mine}) > 1]
-    dispatch = float(np.median(starts))
+    calls = [[c for c in counts if c.operator == name] for name in sorted({c.operator for c in counts})]
+    by_operator = [mine for mine in calls if len({c.amount for c in mine}) > 1]
+    dispatch = float(np.median([_start(mine) for mine in by_operator]))
     slopes: dict[str, list[float]] = {}
     for mine in by_operator:
-        each = [max(c.instructions - dispatch, 1.0) / c.amount for c in mine]
+        largest = max(c.amount for c in mine)
+        each = [max(c.instructions - dispatch, 1.0) / c.amount for c in mine if c.amount == largest]
         slopes.setdefault(mine[0].parameter, []).append(float(np.median(each)))
     return {DISPATCH: dispatch} | {name: float(np.median(found)) for name, found in sorted(slopes.items())}
 

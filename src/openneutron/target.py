@@ -48,6 +48,9 @@ class CostModel:
     )
     cpu_float_mac_cycles: float = _parameter("cycles per MAC", f"{_COUNTED}portable float products")
     cpu_int8_mac_cycles: float = _parameter("cycles per MAC", f"{_COUNTED}CMSIS-NN with the DSP extension")
+    cpu_int8_short_mac_cycles: float = _parameter(
+        "cycles per MAC", f"{_COUNTED}depthwise and transposed convolutions, batches of products"
+    )
     cpu_float_element_cycles: float = _parameter(
         "cycles per element", f"{_COUNTED}portable kernels of one tensor: abs, neg, sums"
     )
@@ -133,17 +136,18 @@ TARGETS: dict[str, Target] = {
             copy_setup_cycles=500,
             flash_bytes_per_second=1_000_000_000,
             cpu_frequency_hz=324_000_000,
-            cpu_dispatch_cycles=1_200,
+            cpu_dispatch_cycles=1_240,
             cpu_float_mac_cycles=60,
-            cpu_int8_mac_cycles=3.6,
-            cpu_float_element_cycles=48,
-            cpu_broadcast_cycles=660,
-            cpu_int8_element_cycles=26,
-            cpu_function_cycles=240,
-            cpu_move_cycles=24,
-            cpu_quantize_cycles=18,
-            cpu_portable_quantize_cycles=216,
-            cpu_dequantize_cycles=29,
+            cpu_int8_mac_cycles=2.5,
+            cpu_int8_short_mac_cycles=7.2,
+            cpu_float_element_cycles=31,
+            cpu_broadcast_cycles=970,
+            cpu_int8_element_cycles=25,
+            cpu_function_cycles=208,
+            cpu_move_cycles=10.7,
+            cpu_quantize_cycles=19,
+            cpu_portable_quantize_cycles=215,
+            cpu_dequantize_cycles=32,
             cpu_transpose_cycles=4,
         ),
     ),

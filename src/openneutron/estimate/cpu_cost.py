@@ -26,6 +26,8 @@ _DEPTHWISE = frozenset({"quantized_depthwise_conv2d"})
 _TRANSPOSED = frozenset({"conv_transpose1d", "conv_transpose2d", "quantized_transpose_conv2d"})
 _PRODUCTS = frozenset({"mm", "bmm", "matmul", "linear", "addmm", "baddbmm", "quantized_linear",
                        "quantized_batch_matmul"})  # fmt: skip
+# CMSIS-NN's kernels whose products are over few values, or gathered.
+_SHORT = _DEPTHWISE | _TRANSPOSED | {"quantized_batch_matmul"}
 # ExecuTorch turns them into a second name for the same memory.
 _VIEWS = frozenset({"view_copy", "view", "et_view", "alias", "getitem"})
 # Beside the operator table's, those that only ExecuTorch's portable kernels know.
@@ -122,8 +124,10 @@ def cpu_work(op: Operator) -> tuple[str, float]:
     if op.kind in ("quantize", "dequantize"):
         portable = "portable_" if op.kind == "quantize" and not int8 else ""
         return f"cpu_{portable}{op.kind}_cycles", prod(op.output)
+    if op.macs and int8:
+        return f"cpu_int8_{'short_' if op.base in _SHORT else ''}mac_cycles", op.macs
     if op.macs:
-        return ("cpu_int8_mac_cycles" if int8 else "cpu_float_mac_cycles"), op.macs
+        return "cpu_float_mac_cycles", op.macs
     if op.base in _MOVES:
         return "cpu_move_cycles", prod(op.output)
     if op.base in _FUNCTIONS:
