@@ -30,6 +30,8 @@ _LARGEST = 512  # inputs of an output channel whose weights the balanced plan st
 _DOUBT_DB = 0.3  # by which another range than that of least squares must be better
 GAIN_DB = 0.1  # less is chance
 GOOD_DB = {True: 40.0, False: 36.0}  # by thoroughness: as good as eight bits make it, nothing is tried
+_SMALL = 1 << 20  # values that a model computes: with fewer, trying costs so little that more is tried
+_SMALL_GOOD_DB = 44.0
 
 Progress = Callable[[float], None]
 
@@ -73,6 +75,7 @@ class Methods:
         self.fitted = spread_over(self.fitted, room)
         self.exact: Run = float_run(original, self.measured)
         self.quality = self._measure(prepared)
+        self.good_db = _SMALL_GOOD_DB if work_of(prepared) < _SMALL else GOOD_DB[plan.thorough]
 
     def _measure(self, model: GraphModule) -> Quality:
         return quality(self.exact, quantized_run(model, self.measured))
@@ -81,7 +84,7 @@ class Methods:
         """Try one method."""
         start, before = time.monotonic(), self.quality
         trial, text = None, "not needed: as good as eight bits make it"
-        if before.sqnr_db < GOOD_DB[self.plan.thorough]:
+        if before.sqnr_db < self.good_db:
             trial, text = _METHODS[method](self, progress)
         after = before if trial is None else self._measure(trial)
         kept = trial is not None and after.is_better_than(before, GAIN_DB)
