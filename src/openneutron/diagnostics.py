@@ -188,6 +188,13 @@ CODES: dict[str, CodeInfo] = {
         "`openneutron convert` writes the whole model as LiteRT operators, and this one has no form there. "
         "`openneutron compile` leaves such an operator to the CPU.",
     ),
+    "ON306": CodeInfo(
+        "LiteRT's reference softmax",
+        "An int8 SOFTMAX over 512 or more elements that are nearly equal makes the sum of exponentials reach "
+        "512, where LiteRT's reference kernel (BUILTIN_REF) asserts and ends its process. LiteRT's default "
+        "kernels compute it, and so does the simulator: all shares are below half a step. A trained "
+        "classifier is not affected in practice; an untrained one over 1000 classes is.",
+    ),
     "ON401": CodeInfo(
         "no kernel for the operator", "The open converter has no kernel that computes this operator exactly."
     ),

@@ -229,3 +229,38 @@ def test_passes_say_what_they_need():
     check_order(ATEN_PASSES)
     with pytest.raises(AssertionError, match="B must run after A"):
         check_order((Pass("B", "", bool, requires=("A",)), Pass("A", "", bool)))
+
+
+class _Standardized(nn.Module):
+    """A normed convolution whose weights are computed from parameters, and one whose weights are buffers."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.bias = nn.Conv2d(3, 8, 3), nn.Parameter(torch.ones(1))
+        self.fixed = nn.Buffer(torch.randn(4, 8, 1, 1))
+        self.first, self.second = nn.BatchNorm2d(8), nn.BatchNorm2d(4)
+
+    def forward(self, x):
+        weight = self.conv.weight
+        weight = (weight - weight.mean((1, 2, 3), keepdim=True)) / weight.std((1, 2, 3), keepdim=True)
+        x = torch.relu(self.first(F.conv2d(x, weight, self.bias.expand(8))))
+        return self.second(F.conv2d(x, self.fixed))
+
+
+def test_a_norm_is_folded_into_weights_that_are_no_parameters():
+    from openneutron.pipeline import quantize_model
+
+    torch.manual_seed(0)
+    model, x = _Standardized().eval(), torch.randn(1, 3, 8, 8)
+    quantized = quantize_model(model, [(x,)], accuracy="fast")
+    assert not [n for n in names(quantized) if "batch_norm" in n]
+    wanted = model(x)
+    assert (quantized(x) - wanted).abs().max() < 0.05 * wanted.abs().max()
+
+
+def test_reshapes_that_lead_back_are_dropped():
+    model = Call(lambda m, x: x.unsqueeze(1).flatten(0, 1).reshape(2, 1, 4, 4).squeeze(1) * 2)
+    assert names(transform(model, X)) == ["aten.mul.Tensor"]
+    kept = Call(lambda m, x: (x.reshape(8, 4).transpose(0, 1), x.reshape(8, 4).reshape(2, 4, 4) * 2))
+    assert "aten.reshape.default" in names(transform(kept, X))

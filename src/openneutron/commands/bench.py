@@ -56,7 +56,7 @@ def execute(args: argparse.Namespace) -> int:
         from openneutron.report.terminal import make_console
 
         _print(make_console(), rows)
-    return 0 if all(row.host is None or row.host.exact for row in rows) else 1
+    return 0 if all(row.host is None or row.host.exact is not False for row in rows) else 1
 
 
 def _measure(source: Source, options: CompileOptions, quick: bool, accuracy: str) -> Figures:
@@ -84,8 +84,9 @@ def _print(console: object, rows: list[Figures]) -> None:
         fast, small, host = row.performance, row.size, row.host
         more = small.cycles_estimated / fast.cycles_estimated - 1 if fast.cycles_estimated else 0.0
         times = ("-",) * 4 if host is None else (
-            f"{host.simulator_ms:.3f}", f"{host.xnnpack_ms:.3f}", f"{host.reference_ms:.2f}",
-            "yes" if host.exact else "NO")  # fmt: skip
+            f"{host.simulator_ms:.3f}", f"{host.xnnpack_ms:.3f}",
+            "-" if host.reference_ms is None else f"{host.reference_ms:.2f}",
+            {True: "yes", False: "NO", None: "-"}[host.exact])  # fmt: skip
         compile_s = f"{sum(row.compile_seconds.values()):.1f}"
         table.add_row(
             row.model, f"{fast.scratch_bytes:,}", f"{small.scratch_bytes:,}", f"{fast.cycles_estimated:,}",

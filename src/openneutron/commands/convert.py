@@ -77,12 +77,18 @@ def execute(args: argparse.Namespace) -> None:
         )
     write_atomically(output, data)
     summary = summarize(output, data)
+    for name in summary["wide_softmaxes"]:
+        steps.note(
+            f"ON306: {name}: LiteRT's reference kernels (BUILTIN_REF) end the process where the inputs of "
+            "this softmax are nearly equal; its default kernels do not"
+        )
     print(json.dumps(summary, indent=2) if args.json else _text(summary))
 
 
 def summarize(path: Path, data: bytes) -> dict[str, Any]:
     """What is in a LiteRT file, as plain data."""
     from openneutron.litert.file import read
+    from openneutron.litert.reference import wide_softmaxes
     from openneutron.lower.layout import transposed_bytes
 
     graph = read(data, str(path))
@@ -110,6 +116,7 @@ def summarize(path: Path, data: bytes) -> dict[str, Any]:
         "operators": dict(sorted(kinds.items())),
         "float_operators": sum(any(t.dtype == "float32" for t in op.outputs) for op in graph.ops),
         "transposed_bytes": transposed_bytes(graph),
+        "wide_softmaxes": [op.output.name for op in wide_softmaxes(graph)],
     }
 
 

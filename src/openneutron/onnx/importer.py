@@ -188,7 +188,9 @@ class _Importer:
         def call() -> Call:
             return Call(node, version, values, statics, _RealStore(find, keep, self.widen))
 
-        constant = all(not n or n in self.constants for n in inputs) and op.fold
+        constant = op.fold and all(
+            not n or n in self.constants or i in op.types for i, n in enumerate(inputs)
+        )
         results: tuple[Any, ...] = ()
         if op.shape_only:
             results = execute(op, call())

@@ -207,6 +207,7 @@ class OnnxOp:
     moves: bool = False  # moves or selects values: quantized integers go through as they are
     fold: bool = True  # computed now if all its inputs are constants
     shape_only: bool = False  # reads the shapes of its inputs, not their values: computed now in any case
+    types: tuple[int, ...] = ()  # inputs of which only the type is read: they keep nothing from being folded
     statistics: tuple[int, ...] = ()  # inputs that training does not change
     note: str = ""
     cases: tuple[Case, ...] = ()

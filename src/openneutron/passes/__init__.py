@@ -56,6 +56,9 @@ _FOLD_PARAMETERS = Pass(
 # quantizer for anything.
 BEFORE_PREPARE: tuple[Pass, ...] = (
     _INLINE_REGIONS,
+    # A batch norm is folded only into weights that are constants, not into what is computed from some.
+    _FOLD_CONSTANTS,
+    _FOLD_PARAMETERS,
     Pass(
         "SeparateNormedConvolutions",
         "only a batch norm reads the layer it follows",

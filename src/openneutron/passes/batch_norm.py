@@ -165,6 +165,7 @@ def _scalable_layer(model: GraphModule, norm: Node) -> Node | None:
 def separate_normed_convolutions(model: GraphModule) -> bool:
     """Give a batch norm a convolution of its own if others read that convolution, or its weights, too.
 
+    Its weights are parameters then, also where they were buffers or computed from parameters.
     Before post-training quantization torchao folds every batch norm into the convolution before it, without
     asking who else reads it. To be run before `prepare_pt2e`; it comes too late in a quantizer.
     """
@@ -176,14 +177,17 @@ def separate_normed_convolutions(model: GraphModule) -> bool:
         args = bind_args(conv)
         parts = {k: args[k] for k in ("weight", "bias") if isinstance(args[k], Node)}
         shared = any(_readers(model, part) > 1 for part in parts.values())
-        if (only_user(conv) is norm and not shared) or any(
+        # torchao puts a parameter in the place of a weight, which must be one for that.
+        plain = all(isinstance(constant(model, part), torch.nn.Parameter) for part in parts.values())
+        if (only_user(conv) is norm and not shared and plain) or any(
             constant(model, n) is None for n in parts.values()
         ):
             continue
         for name, part in parts.items():
             value = constant(model, part)
             assert value is not None
-            args[name] = _renewed(model, norm, part, value.detach().clone())
+            renewed = torch.nn.Parameter(value.detach().clone(), requires_grad=False)
+            args[name] = add_constant(model, norm, renewed, str(part.target))
         norm.update_arg(0, insert(norm, conv.target, tuple(args.values()), like=conv))
         changed = True
     return changed

@@ -113,10 +113,15 @@ _IDENTITY_IF_SAME_TYPE = frozenset(
 # Of these, a result of the input's shape is the input.
 _IDENTITY_IF_SAME_SHAPE = frozenset(
     f"aten.{name}"
-    for name in ("expand.default", "expand_as.default", "view.default", "view_as.default",
-                 "_unsafe_view.default", "reshape.default", "reshape_as.default", "flatten.using_ints",
-                 "unflatten.int", "slice.Tensor", "narrow.default", "squeeze.default", "squeeze.dim",
-                 "squeeze.dims", "repeat.default", "tile.default")
+    for name in ("expand.default", "expand_as.default", "slice.Tensor", "narrow.default", "repeat.default",
+                 "tile.default")
+)  # fmt: skip
+# These keep the order of the elements: of a chain of them, only the shape at its end matters.
+_RESHAPES = frozenset(
+    f"aten.{name}"
+    for name in ("view.default", "view_as.default", "_unsafe_view.default", "reshape.default",
+                 "reshape_as.default", "flatten.using_ints", "unflatten.int", "unsqueeze.default",
+                 "squeeze.default", "squeeze.dim", "squeeze.dims")
 )  # fmt: skip
 _DROPOUTS = frozenset(
     f"aten.{name}.default"
@@ -135,7 +140,7 @@ _NEUTRAL = {
     "aten.pow.Tensor_Scalar": 1,
 }
 
-IDENTITIES = _ALWAYS_IDENTITY | _IDENTITY_IF_SAME_TYPE | _IDENTITY_IF_SAME_SHAPE
+IDENTITIES = _ALWAYS_IDENTITY | _IDENTITY_IF_SAME_TYPE | _IDENTITY_IF_SAME_SHAPE | _RESHAPES
 
 
 def _given_back(node: Node) -> Node | None:
@@ -150,6 +155,8 @@ def _given_back(node: Node) -> Node | None:
     if name in _DROPOUTS:
         args = bind_args(node)
         return source if not args["train"] or args["p"] == 0 else None
+    if name in _RESHAPES:
+        return _same_shape_before(node)
     before, after = tensor_of(source), tensor_of(node)
     if name in _ALWAYS_IDENTITY:
         # A clone to another memory format is the user's wish; it is kept, and the layout stage decides.
@@ -157,6 +164,19 @@ def _given_back(node: Node) -> Node | None:
     if before is None or after is None or (before.dtype, before.shape) != (after.dtype, after.shape):
         return None
     return source if _is_neutral(node, name, before, after) else None
+
+
+def _same_shape_before(node: Node) -> Node | None:
+    """The value that a chain of reshapes began with or went through, if this one leads back to its shape."""
+    after, source = tensor_of(node), node.args[0]
+    while after is not None and isinstance(source, Node):
+        before = tensor_of(source)
+        if before is not None and (before.dtype, before.shape) == (after.dtype, after.shape):
+            return source
+        if op_name(source) not in _RESHAPES:
+            return None
+        source = source.args[0]
+    return None
 
 
 def _is_neutral(node: Node, name: str, before: torch.Tensor, after: torch.Tensor) -> bool:

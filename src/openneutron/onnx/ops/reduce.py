@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from openneutron.onnx.ops.window import global_average
 from openneutron.onnx.spec import Call, Case, OnnxOp, Run, Unsupported, normalized
 from openneutron.onnx.values import Tensor
 
@@ -47,6 +48,8 @@ def _sum(x: Tensor, axes: list[int], keep: bool) -> Tensor:
 def _mean(x: Tensor, axes: list[int], keep: bool) -> Tensor:
     if not x.is_floating_point():
         return torch.div(torch.sum(x, axes, keep), _count(x, axes), rounding_mode="trunc")
+    if x.dim() == 4 and axes == [2, 3] and keep:  # what exporters make of a pooling over the whole image
+        return global_average(x)
     return torch.mean(x, axes, keep)
 
 

@@ -442,5 +442,5 @@ OPERATORS: tuple[OnnxOp, ...] = (
     OnnxOp("Range", 11, _range),
     OnnxOp("EyeLike", 22, _eye_like, shape_only=True),
     OnnxOp("Cast", 25, _cast),
-    OnnxOp("CastLike", 25, _cast_like),
+    OnnxOp("CastLike", 25, _cast_like, types=(1,)),
 )  # fmt: skip
