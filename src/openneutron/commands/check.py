@@ -3,7 +3,7 @@
 BUDGET.toml has a [[model]] table for every model:
 
   [[model]]
-  model = "cifarnet"        # a zoo name, FILE.py:CALLABLE, a .pt2, .tflite, .pte, or a report (.json)
+  model = "cifarnet"        # a zoo name, FILE.py:CALLABLE, a .pt2, .onnx, .tflite, .pte, or a report (.json)
   max_cycles = 400_000
   max_sram = "160K"
   min_accuracy = 0.95

@@ -7,7 +7,9 @@ with a known condition is replaced by its branch, a function by its body.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -85,7 +87,8 @@ class _Importer:
             scope.names[name] = name
         for given in inputs:
             self._declare(given, scope)
-        self._nodes(graph.node, scope)
+        with _torch_is_quiet():
+            self._nodes(graph.node, scope)
         outputs = [scope.find(o.name) for o in graph.output]
         if not graph.output:
             fail("ON903", self.where, "the graph has no output", "Export it again.")
@@ -321,6 +324,17 @@ class _Importer:
             return b""
         kind = onnx.helper.np_dtype_to_tensor_dtype(as_array(torch.empty(0, dtype=value.dtype)).dtype)
         return onnx.helper.make_tensor_type_proto(kind, list(value.shape)).SerializeToString()
+
+
+@contextlib.contextmanager
+def _torch_is_quiet() -> Iterator[None]:
+    """What torch cannot compute is said by an exception, which is enough: it logs the traceback as well."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 class _RealStore(Store):
