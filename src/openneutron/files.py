@@ -17,8 +17,9 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from openneutron.compat import tomllib
 from openneutron.diagnostics import fail
 
 MOST_BYTES = 4 << 30  # of one file: more is no model, program or set of samples
@@ -70,6 +71,16 @@ def read_text(path: Path, code: str) -> str:
         fail(
             code, str(path), f"byte {error.start} is not UTF-8: the file is no text", "Save it as UTF-8 text."
         )
+
+
+def read_toml(path: Path, code: str, hint: str) -> dict[str, Any]:
+    """The tables of a TOML file that a user wrote; whatever is wrong with it is a diagnostic."""
+    try:
+        return tomllib.loads(read_text(path, code))
+    except RecursionError:
+        fail(code, str(path), "is nested too deeply", hint)
+    except tomllib.TOMLDecodeError as error:
+        fail(code, str(path), f"is not TOML: {error}", hint)
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -1,10 +1,5 @@
 """The search: the same trials whoever runs them, nothing lost and nothing run twice."""
 
-import subprocess
-import sys
-import time
-from pathlib import Path
-
 import pytest
 
 from openneutron.diagnostics import OpenNeutronError
@@ -101,40 +96,6 @@ def test_a_folder_belongs_to_one_space_and_one_search(tmp_path):
     assert error.value.diagnostic.code == "ON801"
 
 
-@pytest.fixture
-def cluster(tmp_path):
-    """A scheduler and two workers as processes of their own; the workers can import the tests."""
-    root = str(Path(__file__).resolve().parents[2])
-    file = tmp_path / "scheduler.json"
-    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", "0", "--no-dashboard"]
-    command += ["--host", "127.0.0.1", "--scheduler-file", str(file)]
-    worker = [
-        sys.executable,
-        "-m",
-        "distributed.cli.dask_worker",
-        "--scheduler-file",
-        str(file),
-        "--nthreads",
-        "1",
-    ]
-    worker += ["--no-dashboard", "--no-nanny", "--host", "127.0.0.1", "--local-directory", str(tmp_path)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": root}
-    processes = [subprocess.Popen(command, **quiet)]
-    try:
-        for _ in range(300):
-            if file.exists() and file.read_text().strip().endswith("}"):
-                break
-            time.sleep(0.1)
-        processes += [subprocess.Popen(worker, **quiet) for _ in range(2)]
-        import json
-
-        yield json.loads(file.read_text())["address"], processes
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-
-
 @pytest.mark.slow
 def test_dask_gives_the_same_though_a_worker_is_killed(tmp_path, cluster):
     address, processes = cluster
@@ -142,14 +103,7 @@ def test_dask_gives_the_same_though_a_worker_is_killed(tmp_path, cluster):
     whole = plain(searched(tmp_path / "here", TABLE))
 
     def make(log):
-        for _ in range(100):
-            try:
-                return Dask(compute, address, 2, log)
-            except OpenNeutronError as error:
-                if "no workers" not in str(error):
-                    raise
-                time.sleep(0.2)
-        raise AssertionError("no workers came")
+        return Dask(compute, address, 2, log)
 
     search = Search(make_space(table), tmp_path / "there")
     count = 0

@@ -143,6 +143,43 @@ def test_a_client_that_was_killed_goes_on(folder, monkeypatch):
     assert log.read_text().count("done in") - before == 4 - before, "no trial that was told is run twice"
 
 
+@pytest.mark.slow
+def test_dask_workers_that_see_no_path_and_one_that_is_killed(folder, cluster):
+    """Model and neighbour travel; a worker dies, then the client: the rows are those of this process."""
+    address, processes = cluster
+    Path("helper.py").write_text("SCALE = 2\n")
+    Path("net.py").write_text(NET.replace("import torch\n", "import torch\nfrom helper import SCALE\n", 1))
+    options = {"verify": False, "optimise": ["performance", "size"]}
+    table = space(parameters={"width": [2, 3, 4]}, options=options, workers={"ship": True})
+
+    def rows(data):
+        return [(t["number"], t["point"], t["state"], t["reason"], t["figures"]) for t in data["trials"]]
+
+    wanted = sweep(table, "here", jobs=1, reports=False)
+    assert {t["state"] for t in wanted["trials"]} == {"done"}
+    code = f"import openneutron; openneutron.sweep({table!r}, 'there', dask={address!r}, reports=False)"
+    client = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
+    log = folder / "there" / "trials.log"
+
+    def done():
+        return log.read_text().count("done in") if log.exists() else 0
+
+    while client.poll() is None and done() < 1:
+        time.sleep(0.05)
+    client.kill()
+    client.wait()
+    before = done()
+    assert 1 <= before < 6
+    processes[1].kill()
+    found = sweep(table, "there", dask=address, reports=False)
+    assert rows(found) == rows(wanted) and found["front"] == wanted["front"]
+    assert [t["command"] for t in found["trials"]] == [t["command"] for t in wanted["trials"]]
+    assert done() == 6, "no trial that was told is run twice"
+    for trial in found["trials"]:
+        if trial["front"]:
+            assert (folder / "there" / trial["program"]).read_bytes()
+
+
 @pytest.mark.browser
 @pytest.mark.slow
 @pytest.mark.parametrize("look", [{}, {"dark": True, "width": 400, "height": 800, "touch": True}])

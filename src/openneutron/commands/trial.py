@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -53,14 +53,19 @@ def execute_trial(job: Job) -> Outcome:
     return outcome
 
 
-def trial_command(job: Job) -> str:
-    """The command that does the same by hand."""
+def trial_command(job: Job, kept: Sequence[str] = ()) -> str:
+    """The command that does the same by hand; `kept` are the layers that the trial chose to keep in float."""
     words = ["openneutron", "eval" if job.evaluate and "metric" not in job.data else "compile", _call(job)]
-    words += option_words({k: v for k, v in job.options.items() if k != "keep_float_worst"})
+    options = {k: v for k, v in job.options.items() if k != "keep_float_worst"}
+    if kept:
+        options["keep_float"] = [*options.get("keep_float", ()), *kept]
+    words += option_words(options)
     if calibration := job.data.get("calibration"):
         words += ["--calibration", calibration]
     if words[1] == "eval" and job.data.get("test"):
         words += ["--data", job.data["test"]]
+    if words[1] == "eval" and job.data.get("samples"):
+        words += ["--samples", str(job.data["samples"])]
     return shlex.join([*words, "-o", "model.pte"])
 
 
@@ -93,10 +98,13 @@ def _with_files(job: Job, folder: Path) -> Outcome:
     )
     (folder / "out").mkdir()
     outcome = _run(local)
+    command = outcome.command
+    for path, place in places.items():  # as the user knows them
+        command = command.replace(str(place), path).replace(str(place.parent), str(Path(path).parent))
     program, report = folder / "out" / "model.pte", folder / "out" / "report.html"
     return replace(
         outcome,
-        command=trial_command(job),
+        command=command,
         program=program.read_bytes() if program.exists() else None,
         report=report.read_bytes() if report.exists() else None,
     )
@@ -122,9 +130,10 @@ def _identity(job: Job) -> str:
 def _run(job: Job) -> Outcome:
     began = time.monotonic()
     figures: dict[str, float] = {}
+    kept: list[str] = []
     try:
         with _quiet():
-            over = _measure(job, figures)
+            over = _measure(job, figures, kept)
         outcome = Outcome(job.number, OVER if over else DONE, figures, reason=over)
     except OpenNeutronError as error:
         found = error.diagnostic
@@ -133,10 +142,10 @@ def _run(job: Job) -> Outcome:
     except Exception as error:
         text = (str(error).strip().splitlines() or ["no message"])[0]
         outcome = Outcome(job.number, FAILED, figures, "ON699", f"{type(error).__name__}: {text}")
-    return replace(outcome, seconds=round(time.monotonic() - began, 3), command=trial_command(job))
+    return replace(outcome, seconds=round(time.monotonic() - began, 3), command=trial_command(job, kept))
 
 
-def _measure(job: Job, figures: dict[str, float]) -> str:
+def _measure(job: Job, figures: dict[str, float], kept: list[str]) -> str:
     """Compile and evaluate; the limit that is not kept, or nothing."""
     from openneutron.commands.progress import Steps
 
@@ -150,7 +159,8 @@ def _measure(job: Job, figures: dict[str, float]) -> str:
     args.data, args.samples, args.threads = job.data.get("test"), job.data.get("samples"), 1
     source = _source(args.model)
     if worst:
-        args.keep_float = [*args.keep_float, *_worst_layers(args, source, int(worst))]
+        kept += _worst_layers(args, source, int(worst))
+        args.keep_float = [*args.keep_float, *kept]
     result = compile_source(args, source, steps)
     if job.reports:
         write_reports(Path(job.folder) / "report.html", result)

@@ -71,6 +71,22 @@ def read_onnx(path: Path) -> OnnxFile:
     return parse_onnx(read_file(path), path)
 
 
+def external_files(path: Path) -> list[Path]:
+    """The files beside a model that its weights are in; those it may not read are left out."""
+    try:
+        model = onnx.ModelProto.FromString(read_file(path))
+    except Exception:
+        return []  # reading it says what is wrong
+    home = path.parent.resolve()
+    named = {
+        entry.value
+        for tensor in model.graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "location" and (home / entry.value).resolve().is_relative_to(home)
+    }
+    return [path.parent / name for name in sorted(named)]
+
+
 def parse_onnx(data: bytes, path: Path) -> OnnxFile:
     """Check the bytes of a model; `path` says where its external data may lie."""
     where = str(path)

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from openneutron.compat import tomllib
 from openneutron.diagnostics import fail, nearest
-from openneutron.files import read_text
+from openneutron.files import read_toml
 from openneutron.report.difference import sram_needed
 from openneutron.report.load import Loaded
 
@@ -135,12 +134,7 @@ def check_budget(budget: Budget, report: Loaded) -> list[Check]:
 def read_budgets(path: Path) -> list[Budget]:
     """The budgets of a TOML file; whatever is wrong with it is a diagnostic."""
     where = str(path)
-    try:
-        data = tomllib.loads(read_text(path, "ON108"))
-    except RecursionError:
-        fail("ON108", where, "is nested too deeply", "docs/ci-gate.md has an example.")
-    except tomllib.TOMLDecodeError as error:
-        fail("ON108", where, f"is not TOML: {error}", "docs/ci-gate.md has an example.")
+    data = read_toml(path, "ON108", "docs/ci-gate.md has an example.")
     for key in data:
         if key != "model":
             fail("ON108", f"{where}: {key}", "there is no such key", "Write [[model]] tables, nothing else.")

@@ -158,10 +158,21 @@ def _files(space: Space) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for text in texts:
         path = Path(text)
-        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path, *_companions(path)]:
             if file.is_file():
                 found[str(file)] = file.read_bytes()
     return found
+
+
+def _companions(path: Path) -> list[Path]:
+    """What a file reads besides: a Python file may import its neighbours, an ONNX file keep weights there."""
+    if path.suffix == ".py":
+        return sorted(file for file in path.parent.glob("*.py") if file != path)
+    if path.suffix != ".onnx" or not path.is_file():
+        return []
+    from openneutron.onnx.file import external_files
+
+    return external_files(path)
 
 
 def _line(outcome: Outcome, point: Point, asked: Sequence[str]) -> str:

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from openneutron.diagnostics import fail, nearest
+from openneutron.files import read_toml
 
 Point = dict[str, Any]  # a value for every dimension, by its name
 CODE = "ON130"
@@ -160,9 +161,7 @@ FIGURES = EVALUATED | COMPUTED | _SUMMARY
 
 def read_space(path: Path) -> Space:
     """The space of a TOML file; paths in it are relative to the file."""
-    from openneutron.search.toml import load_toml
-
-    return make_space(load_toml(path, CODE), str(path), path.parent)
+    return make_space(read_toml(path, CODE, "docs/sweep.md has examples."), str(path), path.parent)
 
 
 def make_space(table: Mapping[str, Any], where: str = "space", folder: Path | None = None) -> Space:
