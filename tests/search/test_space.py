@@ -75,7 +75,7 @@ def test_what_is_wrong_is_named(change, says):
 
 
 def test_files(tmp_path):
-    for content, says in ((None, "no such file"), (b"a = [", "not TOML"), (b"\xff\xfe", "cannot be read")):
+    for content, says in ((None, "no such file"), (b"a = [", "not TOML"), (b"\xff\xfe", "not UTF-8")):
         path = tmp_path / "space.toml"
         path.unlink(missing_ok=True)
         if content is not None:

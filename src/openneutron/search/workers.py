@@ -153,24 +153,36 @@ class Dask:
     def _check_workers(self, address: str) -> None:
         if not self._client.scheduler_info(n_workers=-1)["workers"]:
             fail("ON802", address, "the scheduler has no workers", f"Start some: dask worker {address}")
-        own = installed()
+        own, gone = installed(), 0
         try:
-            found = self._client.run(installed)
-        except Exception as error:
-            fail(
-                "ON802",
-                address,
-                f"a worker cannot import OpenNeutron: {_first_line(error)}",
-                "Install the same version in the environment of every worker.",
-            )
+            found = self._client.run(installed, on_error="return")
+        except (OSError, TimeoutError) as error:
+            fail("ON802", address, f"the scheduler is gone: {_first_line(error)}", "Start it again.")
         for worker, versions in found.items():
-            if difference := differing(own, versions):
+            if isinstance(versions, OSError):  # it died while it was asked
+                gone += 1
+                self._log(f"worker {worker} is gone")
+            elif isinstance(versions, Exception):
+                fail(
+                    "ON802",
+                    worker,
+                    f"the worker cannot import OpenNeutron: {_first_line(versions)}",
+                    "Install the same version in the environment of every worker.",
+                )
+            elif difference := differing(own, versions):
                 fail(
                     "ON802",
                     worker,
                     difference,
                     "Install the same versions everywhere: results depend on them.",
                 )
+        if gone == len(found):
+            fail(
+                "ON802",
+                address,
+                "all workers of the scheduler are gone",
+                f"Start some: dask worker {address}",
+            )
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
         """The outcomes as they come; Dask itself runs a lost task again elsewhere."""
