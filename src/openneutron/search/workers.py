@@ -210,6 +210,8 @@ class Dask:
             return
         self._next_look = time.monotonic() + _POLL
         alive = set(self._client.scheduler_info(n_workers=-1)["workers"])
+        if not alive:  # a client that has lost sight of the scheduler for a moment sees none either
+            return
         for worker in sorted(self._seen - alive):
             had = sorted(names[key] for key, place in at.items() if place == worker)
             what = f"trial {', '.join(map(str, had))}" if had else "what it had not handed over"
