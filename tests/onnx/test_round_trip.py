@@ -27,7 +27,8 @@ def _network(name, count):
     module = entry.build(trained=entry.is_trained).eval()
     layers = [m for m in module.modules() if isinstance(m, torch.nn.Linear | torch.nn.Conv2d)]
     if layers[-1].weight.shape[0] > 512:
-        layers[-1].weight.data *= 1e4
+        layers[-1].weight.data *= 100
+        layers[-1].bias.data *= 100  # what reaches an untrained classifier is small
     generator = torch.Generator().manual_seed(3)
     shapes = SHAPES.get(name, entry.input_shapes)
     return module, [tuple(torch.randn(s, generator=generator) for s in shapes) for _ in range(count)]
