@@ -15,6 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
+import torch
+from torch import nn
+
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.firmware.cores import CORES
 from openneutron.firmware.sources import Sources, find_sources
@@ -23,6 +26,15 @@ from tests.firmware.whole import ON_CPU, build_measured, compile_network, run_an
 from tests.recipes.networks import NETWORKS, Network
 
 RECIPES = ("neutron", "cortex-m", "imxrt700")
+
+
+class Erf(nn.Module):
+    """The error function."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.erf(x)
+
+
 NPU = ".npu"
 # The zoo's others; full-width MobileNets at 96 x 96, as 224 x 224 takes the emulator minutes for each input.
 LARGE = (
@@ -30,7 +42,10 @@ LARGE = (
     Network("mobilenet_v1", lambda: find_model("mobilenet_v1").build(resolution=96), ((1, 3, 96, 96),)),
     Network("mobilenet_v2_96", find_model("mobilenet_v2").build, ((1, 3, 96, 96),)),
 )
-ALL = {**NETWORKS, **{network.name: network for network in LARGE}}
+SMALL = (
+    Network("erf", lambda: nn.Sequential(nn.Conv2d(3, 8, 3), Erf(), nn.Conv2d(8, 4, 1)), ((1, 3, 8, 8),)),
+)
+ALL = {**NETWORKS, **{network.name: network for network in (*SMALL, *LARGE)}}
 NAMES = (*ALL, *(name + NPU for name in ON_CPU))
 
 
