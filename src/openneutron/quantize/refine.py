@@ -37,7 +37,7 @@ from openneutron.quantize.plan import BALANCED, EQUALIZE, AccuracyPlan, find_pla
 from openneutron.quantize.prepared import Sample, in_float, layers_of, observers
 from openneutron.quantize.samples import Kept
 
-_SCALED_DB = 0.5  # the same of scaling, which is tried on few samples
+_SCALED_DB = 1.0  # the same of scaling: less is lost again when weights are rounded
 _TRADE_DB = 1.0  # by which the outputs must be better for a change of the float function
 
 
