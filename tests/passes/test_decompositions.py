@@ -17,6 +17,7 @@ ROWS, PICTURE = (2, 8), (1, 4, 5, 5)
 CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "masked_fill": (lambda x: x.masked_fill(x > 0.5, -1.0), (ROWS,)),
     "where, a number": (lambda x: torch.where(x > 0, x, 0.25) + torch.where(x > 0, 0.25, x), (ROWS,)),
+    "a number where there are no dimensions": (lambda x: torch.where(x.mean() > 0, x.mean(), 0.3), (ROWS,)),
     "truth as a number": (lambda x: (x > 0.3).float() * x, (ROWS,)),
     "clamp by a tensor": (lambda x, y: torch.clamp(x, y, y + 1), (ROWS, ROWS)),
     "flip": (lambda x: torch.relu(x).flip((1, 2)), (PICTURE,)),
@@ -42,7 +43,13 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 }
 
 
-QUICK = {"masked_fill", "truth as a number", "flip", "a causal mask"}
+QUICK = {
+    "masked_fill",
+    "a number where there are no dimensions",
+    "truth as a number",
+    "flip",
+    "a causal mask",
+}
 
 
 @pytest.mark.parametrize(

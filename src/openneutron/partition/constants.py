@@ -36,7 +36,8 @@ class Constant:
         """The values as NumPy; zeros while they are unknown: what is decided then depends on shapes."""
         if isinstance(self.tensor, FakeTensor):
             return np.zeros(tuple(self.tensor.shape), self.dtype)
-        return np.ascontiguousarray(self.tensor.detach().cpu().numpy())
+        # Not ascontiguousarray, which gives a tensor without dimensions one.
+        return np.asarray(self.tensor.detach().cpu().numpy(), order="C")
 
 
 class Constants:
