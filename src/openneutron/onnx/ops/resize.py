@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from openneutron.onnx.spec import Call, Case, OnnxOp, Unsupported, normalized
 from openneutron.onnx.values import Tensor
 
+_LONGEST = 1 << 16  # of one dimension of a result
 _COORDINATES = (
     "half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
     "half_pixel_symmetric", "tf_half_pixel_for_nn",
@@ -24,6 +25,12 @@ def _resize(call: Call) -> Tensor:
     mode = "linear" if mode == "bilinear" else mode
     axes = [normalized(int(a), rank) for a in call.attr("axes") or range(rank)]
     sizes, scales = _wanted(call, [int(x.shape[a]) for a in axes], old)
+    if not all(0 <= size <= _LONGEST for size in sizes):
+        raise Unsupported(
+            f"its result would have the dimensions {sizes}",
+            f"Up to {_LONGEST} each are read: no such picture fits the chip; the file may be damaged.",
+            "ON907",
+        )
     coordinates = (
         "asymmetric" if old else call.choice("coordinate_transformation_mode", _COORDINATES, "half_pixel")
     )
