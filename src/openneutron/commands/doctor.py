@@ -77,7 +77,7 @@ def _executorch() -> list[Check]:
             f"with executorch {version}",
             OK if version == EXECUTORCH else NOTE,
             seen,
-            "installed" * (version == installed),
+            "installed" if version == installed else f"nothing to do: {EXECUTORCH} is wanted",
         )
         for version, seen in SEEN.items()
     ]

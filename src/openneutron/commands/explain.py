@@ -52,6 +52,7 @@ REMEDIES: dict[str, str] = {
     "ON303": "Convert the model with full int8 quantization and static shapes.",
     "ON304": "Use NeutronPartitioner to divide the program.",
     "ON305": "Write the model without the operator, or compile it instead of converting it.",
+    "ON306": "Use LiteRT's default kernels, which compute it, or leave the softmax to the application.",
     "ON401": "Keep the operator on the CPU with operators_not_to_delegate.",
     "ON402": "Quantize the model fully to int8 with static shapes.",
     "ON403": "--fetch_constants_to_sram keeps weights in flash. Stripes of rows are taken already where "

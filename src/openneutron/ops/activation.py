@@ -424,8 +424,6 @@ EXPM1 = _computed(
     "expm1", lambda b, x, _: apply(b, Builtin.SUB, apply(b, Builtin.EXP, x), 1.0), reach=Reach.WIDE
 )
 ERF = _entry("erf", island(_erf), "erf", open_only=True)
-EXP2 = _entry("exp2", island(lambda b, x, _: apply(b, Builtin.EXP, apply(b, Builtin.MUL, x, math.log(2)))),
-              "exp2", open_only=True)  # fmt: skip
 THRESHOLD = OpSpec(
     ("aten.threshold.default", "aten.threshold_.default"),
     Observed(),
@@ -546,7 +544,6 @@ ENTRIES = (
     LOG1P,
     EXPM1,
     ERF,
-    EXP2,
     THRESHOLD,
     CELU,
     LOGIT,

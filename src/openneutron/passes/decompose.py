@@ -6,6 +6,7 @@ that PyTorch itself composes of others need no entry: they are opened if everyth
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -244,6 +245,7 @@ DECOMPOSITIONS: dict[str, Decomposition] = {
         condition, _one_number(other, self), other
     ),
     "aten.clamp.Tensor": _clamp_by_tensors,
+    "aten.exp2.default": lambda self: torch.exp(self * math.log(2.0)),
     "aten.softshrink.default": lambda self, lambd: self - torch.clamp(self, -lambd, lambd),
     "aten.hardshrink.default": lambda self, lambd: torch.where(
         self.abs() > lambd, self, _one_number(self, 0)

@@ -44,7 +44,7 @@ def report_data(
     reasons = {entry.node.name: entry.as_dict() for entry in program.rejected}
     return assemble(
         name=name or (where.stem if where else "program"),
-        summary=summarize(program, where) | ({} if accuracy is None else {"accuracy": dict(accuracy)}),
+        summary=summarize(program, where) | ({} if accuracy is None else {"accuracy": _repeatable(accuracy)}),
         target=program.target,
         nodes=nodes,
         timeline=program.timeline,
@@ -55,6 +55,13 @@ def report_data(
         what_if=[entry.as_dict(ids) for entry in what_if],
         missing=list(missing),
     )
+
+
+def _repeatable(accuracy: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what was measured of this machine: the same compile writes the same report."""
+    methods = [{k: v for k, v in row.items() if k != "seconds"} for row in accuracy.get("methods", ())]
+    kept = {k: v for k, v in accuracy.items() if k != "peak_memory_bytes"}
+    return {**kept, "methods": methods}
 
 
 def assemble(
