@@ -161,7 +161,7 @@ function quantizing(accuracy) {
   ];
   if (accuracy.warning) parts.push(el('p', { class: 'bad', text: sentence(accuracy.warning) }));
   const kept = accuracy.kept_float;
-  if (kept && kept.layers.length)
+  if (kept?.layers.length)
     parts.push(
       el('p', {
         text: `Kept float: ${kept.layers.join(', ')}. ${decibels(kept.before_db)} became ${decibels(kept.after_db)}.`,
