@@ -37,7 +37,8 @@ void quantize(const Tensor& input, const Scale& scale, const Tensor& out) {
   walk_of(out, input).rows([&](const int64_t* at, int64_t count, const int64_t* step) {
     for (int64_t i = 0; i < count; ++i) {
       float x = static_cast<float>(in[at[1] + i * step[1]]) * scale.factor;
-      to[at[0] + i * step[0]] = static_cast<To>(to_int32(offset_clamp(std::nearbyint(x), scale.zero, scale.low, scale.high)));
+      to[at[0] + i * step[0]] =
+          static_cast<To>(to_int32(offset_clamp(std::nearbyint(x), scale.zero, scale.low, scale.high)));
     }
   });
 }

@@ -19,7 +19,8 @@ static int32_t run(const NeutronMachine *machine, const NeutronLookupParams *p) 
     for (uint32_t o = 0; o < p->outer; ++o, input += (size_t)p->axis * p->run) {
         for (uint32_t i = 0; i < p->count; ++i, out += p->run) {
             uint64_t index = 0;
-            memcpy(&index, indices + (size_t)i * p->index_bytes, p->index_bytes); /* little endian, as the whole format */
+            memcpy(&index, indices + (size_t)i * p->index_bytes,
+                   p->index_bytes); /* little endian, as the whole format */
             if (index >= p->axis) return NEUTRON_STATUS_DATA;
             memmove(out, input + (size_t)index * p->run, p->run);
         }
