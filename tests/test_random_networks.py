@@ -265,7 +265,7 @@ def _grow(r: random.Random, net: Net, values: Tensors) -> None:
         step = maker(r, net, x)
         with torch.no_grad():
             results = _several(step(*(values[i] for i in reads)))
-    except (RuntimeError, ValueError, IndexError, NotImplementedError):
+    except (RuntimeError, ValueError, IndexError):
         del net.layers[layers:]  # does not fit this shape
         return
     if any(

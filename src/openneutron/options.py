@@ -254,17 +254,8 @@ class NeutronCompileSpecBuilder:
         **own: Any,
     ) -> NeutronCompileSpecBuilder:
         """Set the options; the keywords are those of `generate_neutron_compile_spec`."""
-        self._specs = generate_neutron_compile_spec(
-            config,
-            intermediates_dir=intermediates_dir,
-            extra_flags=extra_flags,
-            operators_not_to_delegate=operators_not_to_delegate,
-            use_neutron_for_format_conversion=use_neutron_for_format_conversion,
-            fetch_constants_to_sram=fetch_constants_to_sram,
-            dump_kernel_selection_code=dump_kernel_selection_code,
-            use_profiling=use_profiling,
-            **own,
-        )
+        given = {name: value for name, value in locals().items() if name not in ("self", "own")} | own
+        self._specs = generate_neutron_compile_spec(**given)
         return self
 
     def build(self) -> list[CompileSpec]:

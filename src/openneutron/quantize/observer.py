@@ -57,12 +57,6 @@ class RangeObserver(UniformQuantizationObserverBase):
         self._counts.zero_()
         self._found.clear()
 
-    def scale_by(self, factor: float) -> None:
-        """As if everything seen had been multiplied by a positive factor."""
-        self.min_val, self.max_val = self.min_val * factor, self.max_val * factor
-        self._low, self._width = self._low * factor, self._width * factor
-        self._found.clear()
-
     def _cover(self, low: float, high: float) -> None:
         """Merge bins in pairs until the histogram holds these values."""
         low, high = min(low, 0.0), max(high, 0.0)
@@ -101,11 +95,6 @@ class RangeObserver(UniformQuantizationObserverBase):
         if choice not in self._found:
             self._found[choice] = self._choose(choice)
         return self._found[choice]
-
-    def set_range(self, low: float, high: float) -> None:
-        """Quantize this range, whatever was observed."""
-        self.choice = "given"
-        self._found["given"] = low, high
 
     def _choose(self, choice: str) -> tuple[float, float]:
         low, high = min(self.min_val, 0.0), max(self.max_val, 0.0)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
-from torchao.quantization.pt2e import DerivedObserverOrFakeQuantize, FixedQParamsObserver
+from torchao.quantization.pt2e import DerivedObserverOrFakeQuantize
 
 from openneutron import ops
 from openneutron.fx import bind_args, op_name
@@ -259,8 +259,3 @@ def simulated(prepared: GraphModule, exact: Collection[str] = ()) -> Any:
             name = str(node.target)
             found[name] = Rounded(found[name](value_of(prepared, node.args[0])))
     return replaced(prepared, {**found, **{name: torch.nn.Identity() for name in exact}})
-
-
-def is_free(observer: Any) -> bool:
-    """Whether an observer's range was found on data, rather than given or derived from others."""
-    return not isinstance(observer, DerivedObserverOrFakeQuantize | FixedQParamsObserver)

@@ -207,11 +207,11 @@ class Params:
 
     def moved(self) -> int:
         """Bytes read and written once each; what a kernel reads again it is taken to keep."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} is no kernel's record")  # theirs have a rule: see above
 
     def written(self) -> int:
         """Bytes from the first to the last one that is written."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} is no kernel's record")
 
     def work(self, array: Array) -> Work:
         """What the array computes; nothing for kernels that only move or look up."""
