@@ -74,6 +74,7 @@ def test_what_was_found_stays_mended(kind):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(0)  # as long as it was asked to run
 @pytest.mark.parametrize("kind", ["portable", "vector", "32-bit"])
 def test_fuzz_for_a_minute(tmp_path, kind):
     seconds = int(os.environ.get("OPENNEUTRON_FUZZ_SECONDS", "60"))
