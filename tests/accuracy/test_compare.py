@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from openneutron.accuracy.compare import compare_layers, compare_model, try_suggestions
+from openneutron.accuracy.compare import compare_model, try_suggestions
 from openneutron.accuracy.suggest import GOOD_DB, error_rows
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.pipeline import quantize_model
@@ -58,7 +58,7 @@ class Dead(TwoConvs):
 
 
 def rows_of(module: nn.Module, data, calibration, **kwargs):
-    rows = compare_layers(module.eval(), data, calibration, accuracy="fast", **kwargs)
+    rows = compare_model(module.eval(), data, calibration, accuracy="fast", **kwargs).layers
     return rows, {row.layer: row for row in rows}
 
 
@@ -86,7 +86,7 @@ def test_channels_of_different_size():
     assert trials["--per-channel"] > trials["as it is"] + 3
     mended = {
         r.layer: r
-        for r in compare_layers(Spread().eval(), data, calibration, per_channel=True, accuracy="fast")
+        for r in compare_model(Spread().eval(), data, calibration, per_channel=True, accuracy="fast").layers
     }
     for row in spread:  # what the trial promised is what per-channel weights give
         tried, real = row.per_channel_sqnr_db, mended[row.layer].weight_sqnr_db
@@ -116,7 +116,7 @@ def test_a_layer_that_only_float_mends_and_what_inherits_its_error():
     assert second.own_sqnr_db > GOOD_DB
     trials = dict(try_suggestions(Dead().eval(), data, calibration, rows, 1, accuracy="fast"))
     assert trials["--keep-float relu"] > trials["as it is"] + 6
-    kept = compare_layers(Dead().eval(), data, calibration, keep_float=["relu"], accuracy="fast")
+    kept = compare_model(Dead().eval(), data, calibration, keep_float=["relu"], accuracy="fast").layers
     (relu,) = [row for row in kept if row.layer == "relu"]  # still rounded, where the next layer reads it
     assert relu.simulator_lsb is None and relu.own_sqnr_db > first.own_sqnr_db + 10
 

@@ -44,11 +44,14 @@ def small_programs() -> list[bytes]:
 
     torch.manual_seed(0)
     inputs = (torch.randn(1, 3, 6, 6),)
-    programs = [compile_model(Net().eval(), inputs, calibration=[inputs]).pte]
+    made = [
+        compile_model(Net().eval(), inputs, calibration=[inputs], recipe=recipe).pte
+        for recipe in ("neutron", "cortex-m")
+    ]
     from executorch.exir import to_edge
 
     plain = to_edge(torch.export.export(Net().eval(), inputs)).to_executorch().buffer
-    return [*programs, bytes(plain)]
+    return [*made, bytes(plain)]
 
 
 EDGES = (

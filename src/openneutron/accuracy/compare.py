@@ -62,30 +62,6 @@ class Comparison:
     refined: Refined
 
 
-def compare_layers(
-    module: torch.nn.Module | ExportedProgram,
-    samples: Sequence[Inputs],
-    calibration: Iterable[Inputs],
-    *,
-    options: CompileOptions | None = None,
-    per_channel: bool = False,
-    accuracy: str | AccuracyPlan = BALANCED,
-    keep_float: Collection[str] = (),
-    progress: Callable[[float], None] = lambda part: None,
-) -> list[LayerError]:
-    """The error of every quantized layer over these samples, the worst first, with what would help."""
-    return compare_model(
-        module,
-        samples,
-        calibration,
-        options=options,
-        per_channel=per_channel,
-        accuracy=accuracy,
-        keep_float=keep_float,
-        progress=progress,
-    ).layers
-
-
 def compare_model(
     module: torch.nn.Module | ExportedProgram,
     samples: Sequence[Inputs],

@@ -74,7 +74,6 @@ def execute(args: argparse.Namespace) -> None:
     if args.samples < 1:
         fail("ON104", "option --samples", f"must be positive (got {args.samples})")
 
-    from openneutron.accuracy.compare import compare_model
     from openneutron.commands.quantizing import calibration_samples
     from openneutron.commands.samples import outside
 
@@ -84,17 +83,7 @@ def execute(args: argparse.Namespace) -> None:
         steps.note(f"{len(strange)} of {len(samples)} samples leave the range calibration has seen, by more "
                    f"than a tenth of it; the first is {strange[0]}")  # fmt: skip
     args.keep_float = _with_budget(args, source, calibration, steps)
-    with steps.step("Comparing", bar=True) as advance:
-        found = compare_model(
-            source.module,
-            samples,
-            calibration,
-            options=compile_options(args),
-            per_channel=args.per_channel,
-            accuracy=args.accuracy or DEFAULT,
-            keep_float=args.keep_float,
-            progress=advance,
-        )
+    found = compare_as_asked(args, source, samples, calibration, steps)
     rows = found.layers
     trials = _trials(args, source, samples, calibration, rows, steps) if args.tries else []
     if args.json:
@@ -147,17 +136,27 @@ def layer_errors(
     changed = args.use_qat or not args.quantize or args.converter == "eiq"
     if source.module is None or source.quantized or changed:
         return []
-    from openneutron.accuracy.compare import compare_layers
     from openneutron.accuracy.suggest import error_rows
     from openneutron.commands.progress import Steps as Quiet
     from openneutron.commands.quantizing import calibration_samples
 
     calibration = calibration_samples(args, source, Quiet(quiet=True))  # its remark was made before
     given = argparse.Namespace(**{"inputs": None, **vars(args), "samples": samples})
-    with steps.step("Comparing layers", bar=True) as advance:
-        rows = compare_layers(
+    return error_rows(
+        compare_as_asked(args, source, _samples(given, source, calibration), calibration, steps).layers
+    )
+
+
+def compare_as_asked(
+    args: argparse.Namespace, source: Source, samples: list[Any], calibration: list[Any], steps: Steps
+) -> Comparison:
+    """The comparison that these options ask for."""
+    from openneutron.accuracy.compare import compare_model
+
+    with steps.step("Comparing", bar=True) as advance:
+        return compare_model(
             source.module,
-            _samples(given, source, calibration),
+            samples,
             calibration,
             options=compile_options(args),
             per_channel=args.per_channel,
@@ -165,7 +164,6 @@ def layer_errors(
             keep_float=args.keep_float,
             progress=advance,
         )
-    return error_rows(rows)
 
 
 def _samples(args: argparse.Namespace, source: Source, calibration: list[Any]) -> list[Any]:

@@ -23,7 +23,6 @@ from openneutron.commands.compile import Result, compile_source, write_reports
 from openneutron.commands.source import Source, load_function, load_source
 from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.files import write_atomically
-from openneutron.quantize.plan import DEFAULT
 from openneutron.report.difference import sram_needed
 from openneutron.search.space import CODE, EVALUATED, Bound
 from openneutron.search.trial import DONE, FAILED, OVER, Job, Outcome
@@ -295,8 +294,7 @@ def _source(model: str) -> Source:
 
 def _worst_layers(args: Any, source: Source, count: int) -> list[str]:
     """The layers that add the most noise of their own, worst first."""
-    from openneutron.accuracy.compare import compare_layers
-    from openneutron.commands.compile import compile_options
+    from openneutron.commands.compare import compare_as_asked
     from openneutron.commands.progress import Steps
     from openneutron.commands.quantizing import calibration_samples
 
@@ -307,16 +305,9 @@ def _worst_layers(args: Any, source: Source, count: int) -> list[str]:
             "there is no float model to rank layers of",
             "Leave it out.",
         )
-    calibration = calibration_samples(args, source, Steps(quiet=True))
-    rows = compare_layers(
-        source.module,
-        calibration[:2],
-        calibration,
-        options=compile_options(args),
-        per_channel=args.per_channel,
-        accuracy=args.accuracy or DEFAULT,
-        keep_float=args.keep_float,
-    )
+    quiet = Steps(quiet=True)
+    calibration = calibration_samples(args, source, quiet)
+    rows = compare_as_asked(args, source, calibration[:2], calibration, quiet).layers
     ranked = sorted(
         (row for row in rows if row.own_sqnr_db is not None), key=lambda row: row.own_sqnr_db or 0.0
     )
