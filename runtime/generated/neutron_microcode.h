@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #define NEUTRON_MAGIC 0x314E4E4Fu
-#define NEUTRON_FORMAT_VERSION 1u
+#define NEUTRON_FORMAT_VERSION 2u
 #define NEUTRON_MAX_RANK 6u
 #define NEUTRON_MAX_DIM 16777215u
 #define NEUTRON_MAX_STAGES 128u
@@ -294,12 +294,15 @@ typedef struct {
 } NeutronInstruction;
 static_assert(sizeof(NeutronInstruction) == 8u, "layout of NeutronInstruction");
 
-/* A program input or output: dense, `bytes` long. */
+/* A program input or output: dense, `bytes` long; in a buffer of the caller's, or at `place` - 1 in scratch.
+ *
+ * An input in scratch is overwritten once it is not needed any more, and an output lies over what is not.
+ */
 typedef struct {
     uint32_t dtype;
     uint32_t rank;
     uint32_t bytes;
-    uint32_t reserved;
+    uint32_t place;
     uint32_t dims[8];
 } NeutronDescriptor;
 static_assert(sizeof(NeutronDescriptor) == 48u, "layout of NeutronDescriptor");

@@ -113,7 +113,9 @@ typedef struct NeutronThreads {
 } NeutronThreads;
 
 /* The buffers of one run. `scratch` and `prefetch` must be aligned to 16 bytes, inputs and outputs to their
- * element size; a size 0 needs no buffer. */
+ * element size; a size 0 needs no buffer. Inputs and outputs with a place in scratch (`neutron_place`) need none
+ * either: with `data` null an input is there already, and an output stays there; otherwise they are copied. Such an
+ * input is overwritten by the run, and an output is there until the next. */
 typedef struct NeutronRun {
     const NeutronConstBuffer *inputs;
     size_t input_count;
@@ -130,6 +132,9 @@ NeutronStatus neutron_prepare(NeutronModel *model, const NeutronImage *image);
 
 /* Compute the outputs for the inputs. */
 NeutronStatus neutron_run(const NeutronModel *model, const NeutronRun *run);
+
+/* Where an input or output of a model lies in `scratch`; null if it is in a buffer of its own. */
+void *neutron_place(const NeutronDescriptor *port, void *scratch);
 
 /* The sentence for a status; never null. */
 const char *neutron_status_message(NeutronStatus status);

@@ -12,11 +12,12 @@ static int32_t find_region(const NeutronMachine *machine, NeutronRef ref, Neutro
         case NEUTRON_REGION_INPUT:
             if (ref.index >= h->inputs) return NEUTRON_STATUS_BOUNDS;
             if (access == NEUTRON_WRITE) return NEUTRON_STATUS_READ_ONLY;
+            if (d[ref.index].place != 0) return NEUTRON_STATUS_BOUNDS; /* it is in scratch: there is no buffer */
             *bytes = d[ref.index].bytes;
             *alignment = neutron_element_bytes(d[ref.index].dtype);
             return NEUTRON_STATUS_OK;
         case NEUTRON_REGION_OUTPUT:
-            if (ref.index >= h->outputs) return NEUTRON_STATUS_BOUNDS;
+            if (ref.index >= h->outputs || d[h->inputs + ref.index].place != 0) return NEUTRON_STATUS_BOUNDS;
             *bytes = d[h->inputs + ref.index].bytes;
             *alignment = neutron_element_bytes(d[h->inputs + ref.index].dtype);
             return NEUTRON_STATUS_OK;

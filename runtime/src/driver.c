@@ -48,6 +48,26 @@ static NeutronStatus check_header(const NeutronHeader *h, const NeutronImage *im
     return NEUTRON_STATUS_OK;
 }
 
+/* Inputs and outputs in scratch lie inside of it. Inputs are there together, so that no two share a byte; an output
+ * may be a part of another. */
+static NeutronStatus check_places(const NeutronDescriptor *descriptors, const NeutronHeader *h) {
+    for (uint32_t i = 0; i < h->inputs + h->outputs; ++i) {
+        const NeutronDescriptor *d = &descriptors[i];
+        if (d->place == 0) continue;
+        uint32_t at = d->place - 1u;
+        if (at > h->scratch_bytes || d->bytes > h->scratch_bytes - at) return NEUTRON_STATUS_BOUNDS;
+        if (at % neutron_element_bytes(d->dtype) != 0) return NEUTRON_STATUS_ALIGNMENT;
+        for (uint32_t j = 0; i < h->inputs && j < i; ++j) {
+            const NeutronDescriptor *other = &descriptors[j];
+            if (other->place == 0 || d->bytes == 0 || other->bytes == 0) continue;
+            if (at < other->place - 1u + other->bytes && other->place - 1u < at + d->bytes) {
+                return NEUTRON_STATUS_HEADER;
+            }
+        }
+    }
+    return NEUTRON_STATUS_OK;
+}
+
 static NeutronStatus check_descriptors(const NeutronDescriptor *descriptors, uint32_t count) {
     for (uint32_t i = 0; i < count; ++i) {
         const NeutronDescriptor *d = &descriptors[i];
@@ -144,6 +164,7 @@ NeutronStatus neutron_prepare(NeutronModel *model, const NeutronImage *image) {
     if (status != NEUTRON_STATUS_OK) return status;
     const NeutronDescriptor *descriptors = (const NeutronDescriptor *)(const void *)(h + 1);
     status = check_descriptors(descriptors, h->inputs + h->outputs);
+    if (status == NEUTRON_STATUS_OK) status = check_places(descriptors, h);
     if (status != NEUTRON_STATUS_OK) return status;
     const uint8_t *weights = (const uint8_t *)image->weights.data;
     if (image->check_weights && crc32_update(0, weights, h->weights_bytes) != h->weights_crc) {
@@ -181,6 +202,12 @@ static NeutronStatus check_buffer(const void *data, size_t bytes, uint32_t neede
     return NEUTRON_STATUS_OK;
 }
 
+/* An input or output; one in scratch may have no buffer, and then is there already or stays there. */
+static NeutronStatus check_port(const NeutronDescriptor *d, const void *data, size_t bytes, NeutronStatus too_small) {
+    if (d->place != 0 && data == NULL) return NEUTRON_STATUS_OK;
+    return check_buffer(data, bytes, d->bytes, d->place != 0 ? 1u : neutron_element_bytes(d->dtype), too_small);
+}
+
 static NeutronStatus check_run(const NeutronModel *model, const NeutronRun *run) {
     if (model == NULL || run == NULL) return NEUTRON_STATUS_NULL_ARGUMENT;
     if (model->prepared != PREPARED) return NEUTRON_STATUS_NOT_PREPARED;
@@ -191,12 +218,11 @@ static NeutronStatus check_run(const NeutronModel *model, const NeutronRun *run)
     }
     NeutronStatus status = NEUTRON_STATUS_OK;
     for (uint32_t i = 0; i < model->input_count && status == NEUTRON_STATUS_OK; ++i) {
-        status = check_buffer(run->inputs[i].data, run->inputs[i].bytes, model->inputs[i].bytes,
-                              neutron_element_bytes(model->inputs[i].dtype), NEUTRON_STATUS_INPUT_SIZE);
+        status = check_port(&model->inputs[i], run->inputs[i].data, run->inputs[i].bytes, NEUTRON_STATUS_INPUT_SIZE);
     }
     for (uint32_t i = 0; i < model->output_count && status == NEUTRON_STATUS_OK; ++i) {
-        status = check_buffer(run->outputs[i].data, run->outputs[i].bytes, model->outputs[i].bytes,
-                              neutron_element_bytes(model->outputs[i].dtype), NEUTRON_STATUS_OUTPUT_SIZE);
+        status =
+            check_port(&model->outputs[i], run->outputs[i].data, run->outputs[i].bytes, NEUTRON_STATUS_OUTPUT_SIZE);
     }
     if (status != NEUTRON_STATUS_OK) return status;
     status = check_buffer(run->scratch.data, run->scratch.bytes, model->scratch_bytes, NEUTRON_ALIGNMENT,
@@ -204,6 +230,27 @@ static NeutronStatus check_run(const NeutronModel *model, const NeutronRun *run)
     if (status != NEUTRON_STATUS_OK) return status;
     return check_buffer(run->prefetch.data, run->prefetch.bytes, model->prefetch_bytes, NEUTRON_ALIGNMENT,
                         NEUTRON_STATUS_PREFETCH_SIZE);
+}
+
+void *neutron_place(const NeutronDescriptor *port, void *scratch) {
+    return port->place != 0 ? (uint8_t *)scratch + (port->place - 1u) : NULL;
+}
+
+/* Bring inputs to their places in scratch, unless they are there. */
+static void copy_in(const NeutronModel *model, const NeutronRun *run) {
+    for (uint32_t i = 0; i < model->input_count; ++i) {
+        void *place = neutron_place(&model->inputs[i], run->scratch.data);
+        const void *data = run->inputs[i].data;
+        if (place != NULL && data != NULL && data != place) memmove(place, data, model->inputs[i].bytes);
+    }
+}
+
+static void copy_out(const NeutronModel *model, const NeutronRun *run) {
+    for (uint32_t i = 0; i < model->output_count; ++i) {
+        const void *place = neutron_place(&model->outputs[i], run->scratch.data);
+        void *data = run->outputs[i].data;
+        if (place != NULL && data != NULL && data != place) memmove(data, place, model->outputs[i].bytes);
+    }
 }
 
 NeutronStatus neutron_run(const NeutronModel *model, const NeutronRun *run) {
@@ -221,6 +268,7 @@ NeutronStatus neutron_run(const NeutronModel *model, const NeutronRun *run) {
                               .outputs = run->outputs,
                               .hooks = hooks,
                               .threads = run->threads};
+    copy_in(model, run);
     const uint8_t *at = (const uint8_t *)h + h->calls_offset;
     for (uint32_t i = 0; i < h->calls;) {
         uint32_t kind = *(const uint32_t *)(const void *)at & 0xFFFFu;
@@ -234,5 +282,6 @@ NeutronStatus neutron_run(const NeutronModel *model, const NeutronRun *run) {
             at += *(const uint32_t *)(const void *)at >> 16;
         }
     }
+    copy_out(model, run);
     return NEUTRON_STATUS_OK;
 }

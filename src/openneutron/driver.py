@@ -33,7 +33,7 @@ class Descriptor(ctypes.Structure):
         ("dtype", ctypes.c_uint32),
         ("rank", ctypes.c_uint32),
         ("bytes", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("place", ctypes.c_uint32),
         ("dims", ctypes.c_uint32 * 8),
     )
 

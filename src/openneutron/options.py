@@ -66,6 +66,8 @@ class CompileOptions:
     """'performance': the least SRAM without added cycles; 'size': the least SRAM within `cycle_budget`."""
     cycle_budget: float = 0.05
     """The share of (estimated) cycles that 'size' may add."""
+    keep_inputs: bool = False
+    """'size' leaves inputs and outputs in buffers of their own; else they lie in the arena with all the rest."""
 
     def __post_init__(self) -> None:
         # Paths and lists are what people have at hand; the stored form is hashable and JSON-able.
@@ -173,6 +175,7 @@ _BOOLEANS = (
     "fetch_constants_to_sram",
     "dump_kernel_selection_code",
     "use_profiling",
+    "keep_inputs",
 )
 
 

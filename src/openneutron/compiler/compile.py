@@ -16,7 +16,7 @@ from itertools import accumulate
 
 from openneutron import __version__
 from openneutron.compiler.emit.constants import ConstPool
-from openneutron.compiler.emit.emit import check_supported, emit_cascade, emit_parts, emit_step, map_refs
+from openneutron.compiler.emit.emit import check_supported, emit_cascade, emit_parts, emit_step, map_refs, tensor_ref
 from openneutron.compiler.emit.stream import Chunk, Stream, plan_stream, stream_calls
 from openneutron.compiler.graph.fuse import fuse
 from openneutron.compiler.graph.legalize import import_graph
@@ -31,6 +31,7 @@ from openneutron.compiler.memory.storage import Home
 from openneutron.compiler.microcode.cost import Cost, costs_of, total_cycles
 from openneutron.compiler.microcode.format import (
     Cascade,
+    Descriptor,
     KernelCall,
     Program,
     Ref,
@@ -41,7 +42,7 @@ from openneutron.compiler.microcode.format import (
 from openneutron.compiler.result import BufferInfo, CallInfo, CompiledGraph
 from openneutron.compiler.stripes.tile import fitting_plan, smallest_plan
 from openneutron.diagnostics import OpenNeutronError, fail
-from openneutron.litert.ir import Graph, Op
+from openneutron.litert.ir import Graph, Op, Tensor
 from openneutron.options import CompileOptions
 from openneutron.target import Target
 
@@ -50,10 +51,11 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
     """Compile a static int8 LiteRT graph for OpenNeutron's firmware on `target`."""
     fused = fuse(import_graph(graph))
     check_supported(fused)
-    schedule = make_schedule(fused)
-    sram = options.sram_bytes or target.sram_bytes
     small = options.optimise == "size"
-    orders = partial(with_given_order, fused, schedule)
+    arena = small and not options.keep_inputs
+    schedule = make_schedule(fused, arena)
+    sram = options.sram_bytes or target.sram_bytes
+    orders = partial(with_given_order, fused, schedule, arena)
     plan = smallest_plan(orders(), target, options) if small else plan_memory(schedule)
     if options.fetch_constants_to_sram:
         try:
@@ -71,8 +73,8 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
 
     program = Program(
         calls=tuple(call for piece in pieces for call in piece.calls),
-        inputs=tuple(descriptor(t.dtype, t.shape) for t in graph.inputs),
-        outputs=tuple(descriptor(t.dtype, t.shape) for t in graph.outputs),
+        inputs=_ports(graph.inputs, fused.inputs, plan),
+        outputs=_ports(graph.outputs, fused.outputs, plan),
         weights_bytes=len(weights),
         scratch_bytes=plan.scratch_bytes,
         prefetch_bytes=stream.nbytes if stream else 0,
@@ -91,6 +93,13 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
         prefetch_bytes=program.prefetch_bytes,
         cycles=total_cycles(program.calls, target),
     )
+
+
+def _ports(tensors: Sequence[Tensor], inside: Sequence[Tensor], plan: MemoryPlan) -> tuple[Descriptor, ...]:
+    """The program's inputs or outputs, with where those in scratch lie; `inside` has them as planned."""
+    refs = [tensor_ref(plan, t) for t in inside]
+    at = [ref.offset if ref.region is Region.SCRATCH else None for ref in refs]
+    return tuple(descriptor(t.dtype, t.shape, place) for t, place in zip(tensors, at, strict=True))
 
 
 def _emit_streamed(plan: MemoryPlan, sram: int) -> tuple[list[Piece], bytes, Stream | None]:
@@ -228,6 +237,8 @@ def _buffer_infos(plan: MemoryPlan, pieces: Sequence[Piece], stream: Stream | No
     def span(first: int, last: int) -> tuple[int, int]:
         return begins[first], begins[last + 1] - 1
 
+    end = len(plan.units) - 1  # inputs and outputs in scratch are there before and after
+
     tensors: dict[object, list[str]] = {}
     for tensor, view in plan.schedule.storage.places.items():
         tensors.setdefault(view.buffer, []).append(tensor.name)
@@ -237,12 +248,12 @@ def _buffer_infos(plan: MemoryPlan, pieces: Sequence[Piece], stream: Stream | No
             Region.SCRATCH,
             plan.offsets[buffer],
             plan.nbytes(buffer),
-            *span(first_piece[first], last_piece[last]),
+            *span(first_piece[min(max(first, 0), end)], last_piece[min(max(last, 0), end)]),
             tuple(tensors[buffer]),
             plan.rows.get(buffer, 0),
         )
         for buffer, (first, last) in plan.lives.items()
-        if buffer.home is Home.SCRATCH
+        if buffer.home is Home.SCRATCH and plan.units
     ]
     if stream:
         places = zip(stream.chunks, stream.starts, stream.placement.offsets, strict=True)

@@ -46,7 +46,7 @@ def check_supported(graph: Graph) -> None:
 
 def emit_step(op: Op, plan: MemoryPlan, pool: ConstPool) -> list[KernelCall]:
     """The kernel calls of one step."""
-    return select(op, partial(_ref, plan), pool, partial(_pitch, plan))
+    return select(op, partial(tensor_ref, plan), pool, partial(_pitch, plan))
 
 
 def emit_cascade(
@@ -54,7 +54,7 @@ def emit_cascade(
 ) -> list[KernelCall]:
     """The calls of a cascade: the record with its steps, then its stages."""
     steps = plan.steps(cascade)
-    strides = Context(partial(_ref, plan), pool, partial(_pitch, plan)).strides
+    strides = Context(partial(tensor_ref, plan), pool, partial(_pitch, plan)).strides
     stages = [by_rows(op, call, strides) for op in ops for call in emit_step(op, plan, pool)]
     assert len(stages) == len(ops), "a stage is one call"
     return [Cascade(len(stages), len(steps), steps), *stages]
@@ -91,9 +91,9 @@ def emit_parts(op: Op, plan: MemoryPlan, most: int) -> Iterator[tuple[list[Kerne
 
         def ref(tensor: Tensor, part: Part = part) -> Ref:
             if tensor is part.op.output:
-                return _ref(plan, op.output).plus(part.first)
+                return tensor_ref(plan, op.output).plus(part.first)
             source = op.operand(0) if tensor is part.op.operand(0) else tensor
-            return _ref(plan, source).plus(part.input_first)
+            return tensor_ref(plan, source).plus(part.input_first)
 
         def pitch(tensor: Tensor, part: Part = part) -> int:
             if tensor is part.op.operand(0) and tensor is not op.operand(0):
@@ -104,7 +104,8 @@ def emit_parts(op: Op, plan: MemoryPlan, most: int) -> Iterator[tuple[list[Kerne
         yield [widen_output(call, op.output, _pitch(plan, op.output)) for call in calls], pool.bytes()
 
 
-def _ref(plan: MemoryPlan, tensor: Tensor) -> Ref:
+def tensor_ref(plan: MemoryPlan, tensor: Tensor) -> Ref:
+    """Where a tensor lies."""
     view = plan.schedule.storage.places[tensor]
     if view.buffer.home is Home.SCRATCH:
         rows = plan.rows.get(view.buffer, 0)

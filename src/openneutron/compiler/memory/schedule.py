@@ -82,24 +82,24 @@ class MemoryPlan:
         return self.placement.nbytes
 
 
-def make_schedule(graph: Graph) -> Schedule:
-    """Share storage and choose the order with the least peak.
+def make_schedule(graph: Graph, arena: bool = False) -> Schedule:
+    """Share storage and choose the order with the least peak; in an `arena`, of inputs and outputs too.
 
     Sharing nearly always saves, but a concatenation's buffer exists from the first part on, and a slice keeps
     the whole it is cut from; where copying gives a smaller peak, the op copies.
     """
-    best = _ordered(graph, frozenset())
+    best = _ordered(graph, frozenset(), arena)
     copying: frozenset[Op] = frozenset()
     for op in _doubtful(graph, best.storage):
-        trial = _ordered(graph, copying | {op})
+        trial = _ordered(graph, copying | {op}, arena)
         if trial.order.peak < best.order.peak:
             best, copying = trial, copying | {op}
     return best
 
 
-def with_given_order(graph: Graph, best: Schedule) -> list[Schedule]:
+def with_given_order(graph: Graph, best: Schedule, arena: bool = False) -> list[Schedule]:
     """Orders worth a look when operators run in stripes: the one with the least peak, the graph's."""
-    given = _ordered(graph, best.copying, keep=True)
+    given = _ordered(graph, best.copying, arena, keep=True)
     return [best] if given.steps == best.steps else [best, given]
 
 
@@ -108,11 +108,7 @@ def plan_memory(schedule: Schedule, cascades: Sequence[CascadePlan] = (), solve:
     storage = schedule.storage
     units = _units(len(schedule.steps), cascades)
     rows = {storage.places[t].buffer: count for c in cascades for t, count in c.rows.items()}
-    lives: dict[Buffer, tuple[int, int]] = {}
-    for number, unit in enumerate(units):
-        for op in schedule.steps[unit.first : unit.last + 1]:
-            for buffer in scratch_buffers(op, storage):
-                lives[buffer] = (lives.get(buffer, (number, number))[0], number)
+    lives = lives_of(storage, [schedule.steps[unit.first : unit.last + 1] for unit in units])
     blocks: list[Block] = []
     group: dict[Buffer, int] = {}
     for buffer, (first, last) in lives.items():  # in order of first use, so what is overwritten comes before
@@ -135,6 +131,21 @@ def plan_memory(schedule: Schedule, cascades: Sequence[CascadePlan] = (), solve:
     placement = place(blocks, apart, solve)
     offsets = {buffer: placement.offsets[index] for buffer, index in group.items()}
     return MemoryPlan(schedule, units, offsets, rows, lives, placement)
+
+
+def lives_of(storage: Storage, groups: Sequence[Sequence[Op]]) -> dict[Buffer, tuple[int, int]]:
+    """The first and the last group of operators that touches each scratch buffer, in order of first use.
+
+    Inputs in scratch are there before group 0, outputs behind the last.
+    """
+    lives = {buffer: (-1, -1) for buffer in storage.given}
+    for number, ops in enumerate(groups):
+        for op in ops:
+            for buffer in scratch_buffers(op, storage):
+                lives[buffer] = (lives.get(buffer, (number, number))[0], number)
+    end = len(groups)
+    lives.update((buffer, (lives.get(buffer, (end, end))[0], end)) for buffer in storage.kept)
+    return lives
 
 
 def _units(steps: int, cascades: Sequence[CascadePlan]) -> tuple[Unit, ...]:
@@ -162,18 +173,20 @@ def in_place_operands(op: Op) -> list[Tensor]:
     return [t for t in op.inputs if t is not None and not t.is_const and t.shape == op.output.shape]
 
 
-def _ordered(graph: Graph, copying: frozenset[Op], keep: bool = False) -> Schedule:
+def _ordered(graph: Graph, copying: frozenset[Op], arena: bool, keep: bool = False) -> Schedule:
     """The schedule with the best order, or with the graph's own; some ops copy instead of sharing memory."""
-    storage = share_storage(graph, lambda op: op not in copying)
+    storage = share_storage(graph, lambda op: op not in copying, arena)
     steps = [op for op in graph.ops if op not in storage.free_ops]
     buffers = [b for b in storage.buffers if b.home is Home.SCRATCH]
     number = {buffer: i for i, buffer in enumerate(buffers)}
     made_by = _makers(graph, storage, steps)
-    jobs = []
+    # A job before all steps and one behind them: inputs are there first, outputs are there last.
+    jobs = [Job((), tuple(sorted(number[b] for b in storage.given)))]
     for op in steps:
-        needs = {n for t in op.inputs if t is not None for n in made_by.get(t, ())}
+        needs = {0} | {n + 1 for t in op.inputs if t is not None for n in made_by.get(t, ())}
         touches = tuple(sorted(number[b] for b in scratch_buffers(op, storage)))
         jobs.append(Job(tuple(sorted(needs)), touches, _reuse(op, storage, number)))
+    jobs.append(Job(tuple(range(len(jobs))), tuple(sorted(number[b] for b in storage.kept))))
     sizes = [aligned(b.nbytes) for b in buffers]
     if keep:
         given = tuple(range(len(jobs)))
@@ -181,7 +194,7 @@ def _ordered(graph: Graph, copying: frozenset[Op], keep: bool = False) -> Schedu
     else:
         order = choose_order(jobs, sizes)
     overwrites = {buffers[new]: buffers[old] for new, old in reused(jobs, order.sequence).items()}
-    return Schedule(tuple(steps[i] for i in order.sequence), storage, order, overwrites, copying)
+    return Schedule(tuple(steps[i - 1] for i in order.sequence[1:-1]), storage, order, overwrites, copying)
 
 
 def _makers(graph: Graph, storage: Storage, steps: list[Op]) -> dict[Tensor, frozenset[int]]:

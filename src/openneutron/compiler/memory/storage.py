@@ -3,8 +3,8 @@
 A reshape, a contiguous slice and a concatenation along the outermost axis need not move a byte: the output
 of the first two is a view of their input, and the inputs of the last are views of its output. Along the
 channels these views have gaps, which the kernels of convolutions, pools and element-wise operators can take.
-Program inputs and outputs live in the caller's buffers; everything else is a scratch buffer the planner will
-place.
+Program inputs and outputs live in the caller's buffers, or in an arena with everything else; what is not the
+caller's is a scratch buffer the planner will place.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ class Storage:
 
     places: dict[Tensor, Place]
     free_ops: frozenset[Op]
+    given: tuple[Buffer, ...] = ()  # scratch buffers that hold inputs of the program: there before it starts
+    kept: tuple[Buffer, ...] = ()  # scratch buffers that hold outputs of it: there when it is done
 
     @property
     def buffers(self) -> list[Buffer]:
@@ -80,12 +82,17 @@ class _Class:
     pitches: dict[Tensor, int] = field(default_factory=dict)  # of those with gaps
 
 
-def share_storage(graph: Graph, may_share: Callable[[Op], bool] = lambda op: True) -> Storage:
-    """Merge tensors that can be views of one another; an op for which `may_share` is false moves its data."""
+def share_storage(
+    graph: Graph, may_share: Callable[[Op], bool] = lambda op: True, arena: bool = False
+) -> Storage:
+    """Merge tensors that can be views of one another; an op for which `may_share` is false moves its data.
+
+    With `arena` the program's inputs and outputs are scratch buffers too.
+    """
     classes: dict[Tensor, _Class] = {}
     for index, t in enumerate(graph.inputs):
-        classes[t] = _Class(Home.INPUT, index, t.nbytes, t.name, {t: 0})
-    numbers = {t: i for i, t in reversed(list(enumerate(graph.outputs)))}
+        classes[t] = _Class(Home.SCRATCH if arena else Home.INPUT, index, t.nbytes, t.name, {t: 0})
+    numbers = {} if arena else {t: i for i, t in reversed(list(enumerate(graph.outputs)))}
     for op in graph.ops:
         for t in op.outputs:
             home, number = (Home.OUTPUT, numbers[t]) if t in numbers else (Home.SCRATCH, 0)
@@ -98,7 +105,11 @@ def share_storage(graph: Graph, may_share: Callable[[Op], bool] = lambda op: Tru
         number = len(buffers) if cls.home is Home.SCRATCH else cls.number
         buffers[cls] = Buffer(cls.home, number, cls.nbytes, cls.name)
     places = {t: Place(buffers[cls], cls.members[t], cls.pitches.get(t, 0)) for t, cls in classes.items()}
-    return Storage(places, frozenset(free))
+    given, kept = (
+        tuple(dict.fromkeys(places[t].buffer for t in ports)) if arena else ()
+        for ports in (graph.inputs, graph.outputs)
+    )
+    return Storage(places, frozenset(free), given, kept)
 
 
 def can_share(op: Op) -> bool:

@@ -46,7 +46,7 @@ from openneutron.compiler.microcode.records import (
 from openneutron.diagnostics import fail
 
 MAGIC = 0x314E_4E4F  # "ONN1"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 ALIGNMENT = 16
 
 # The id in a microcode of each target in openneutron.target.TARGETS; never reused.
@@ -67,12 +67,15 @@ class DType(IntEnum):
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A program input or output: dense, `bytes` long."""
+    """A program input or output: dense, `bytes` long; in a buffer of the caller's, or at `place` - 1 in scratch.
+
+    An input in scratch is overwritten once it is not needed any more, and an output lies over what is not.
+    """
 
     dtype: U32
     rank: U32
     bytes: U32
-    reserved: U32 = 0
+    place: U32 = 0  # 0: in a buffer of its own
     dims: Dims8 = (0,) * 8
 
 
@@ -243,7 +246,8 @@ def disassemble(program: Program) -> list[str]:
     for name, items in (("input", program.inputs), ("output", program.outputs)):
         for i, d in enumerate(items):
             shape = list(d.dims[: d.rank])
-            lines.append(f"; {name}{i}: {DType(d.dtype).name.lower()}{shape} {d.bytes} bytes")
+            where = f" in scratch at {d.place - 1}" if d.place else ""
+            lines.append(f"; {name}{i}: {DType(d.dtype).name.lower()}{shape} {d.bytes} bytes{where}")
     stages = 0  # of the last cascade, still to come
     for i, call in enumerate(program.calls):
         text = " ".join(_operand(call, name) for name, _ in layout(type(call)))
@@ -268,8 +272,8 @@ def _operand(call: Params, name: str) -> str:
     return f"{name}={value}"
 
 
-def descriptor(dtype: str, shape: Sequence[int]) -> Descriptor:
-    """The descriptor of a dense tensor."""
+def descriptor(dtype: str, shape: Sequence[int], at: int | None = None) -> Descriptor:
+    """The descriptor of a dense tensor in a buffer of its own, or `at` an offset in scratch."""
     kind = DType[dtype.upper()]
     sizes = {DType.INT16: 2, DType.INT32: 4, DType.INT64: 8, DType.FLOAT32: 4}
     count = sizes.get(kind, 1)
@@ -277,4 +281,5 @@ def descriptor(dtype: str, shape: Sequence[int]) -> Descriptor:
         count *= d
     if len(shape) > 8:
         raise ValueError(f"rank {len(shape)} is more than 8")
-    return Descriptor(kind, len(shape), count, 0, tuple(shape) + (0,) * (8 - len(shape)))
+    place = 0 if at is None else at + 1
+    return Descriptor(kind, len(shape), count, place, tuple(shape) + (0,) * (8 - len(shape)))

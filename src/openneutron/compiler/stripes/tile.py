@@ -19,8 +19,8 @@ from openneutron.compiler.memory.place import aligned
 from openneutron.compiler.memory.schedule import (
     MemoryPlan,
     Schedule,
+    lives_of,
     plan_memory,
-    scratch_buffers,
 )
 from openneutron.compiler.memory.storage import Buffer, Home, Storage
 from openneutron.compiler.microcode.cost import steps_cycles
@@ -67,12 +67,7 @@ class StepTimeline:
         self.stages = [sketches[op].stage for op in schedule.steps]
         # Streamed constants are in SRAM while their step runs, and those of all stages of a cascade together.
         self.constants = [sketches[op].constants if streamed else 0 for op in schedule.steps]
-        self.touched = [list(scratch_buffers(op, schedule.storage)) for op in schedule.steps]
-        lives: dict[Buffer, tuple[int, int]] = {}
-        for step, buffers in enumerate(self.touched):
-            for buffer in buffers:
-                lives[buffer] = (lives.get(buffer, (step, step))[0], step)
-        self.lives = lives
+        self.lives = lives_of(self.storage, [(op,) for op in schedule.steps])
         count: dict[Buffer, int] = {}
         for place in self.storage.places.values():
             count[place.buffer] = count.get(place.buffer, 0) + 1
@@ -84,8 +79,9 @@ class StepTimeline:
         tried = len(schedule.steps) * (len(STRIPES) + len(PACES))
         self.longest = min(max(EFFORT // max(tried, 1), SHORTEST), MOST_STAGES)
         self.ending: list[list[Buffer]] = [[] for _ in schedule.steps]
-        for buffer, (_, last) in lives.items():
-            self.ending[last].append(buffer)
+        for buffer, (_, last) in self.lives.items():
+            if 0 <= last < len(self.ending):
+                self.ending[last].append(buffer)
 
     def live(self, step: int) -> int:
         """Bytes in use while a step computed whole runs."""
