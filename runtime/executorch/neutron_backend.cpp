@@ -310,18 +310,23 @@ class NeutronBackend final : public BackendInterface {
     auto* handle = static_cast<Handle*>(opaque);
     const Payload& payload = handle->payload;
     const size_t expected = static_cast<size_t>(payload.input_args) + payload.outputs;
-    if (args.size() != expected) {
+    const bool lends = args.size() == expected + 1; // the program plans memory for activations
+    if (args.size() != expected && !lends) {
       ET_LOG(Error, "%s: called with %lu arguments, the payload has %lu", kName, number(args.size()), number(expected));
       return Error::InvalidArgument;
     }
     MemoryAllocator* allocator = context.get_temp_allocator();
-    for (size_t port = 0; port < static_cast<size_t>(payload.inputs) + payload.outputs; ++port) {
-      ET_CHECK_OK_OR_RETURN_ERROR(bind(handle, args, port, allocator));
+    NeutronBuffer scratch = {nullptr, 0}, prefetch;
+    if (lends) {
+      ET_CHECK_OK_OR_RETURN_ERROR(borrow(handle, *args[expected], &scratch));
     }
-    NeutronBuffer scratch, prefetch;
-    if (!allocate(allocator, handle->model.scratch_bytes, "activations (temporary allocator)", &scratch) ||
+    if ((scratch.data == nullptr &&
+         !allocate(allocator, handle->model.scratch_bytes, "activations (temporary allocator)", &scratch)) ||
         !allocate(allocator, handle->model.prefetch_bytes, "prefetched weights (temporary allocator)", &prefetch)) {
       return Error::MemoryAllocationFailed;
+    }
+    for (size_t port = 0; port < static_cast<size_t>(payload.inputs) + payload.outputs; ++port) {
+      ET_CHECK_OK_OR_RETURN_ERROR(bind(handle, args, port, scratch, allocator));
     }
 
     const NeutronBackendHooks* const around = application_hooks;
@@ -361,18 +366,48 @@ class NeutronBackend final : public BackendInterface {
 #endif
   }
 
-  // Give the runtime the tensor of a port, or a transposed copy of it.
-  static Error bind(Handle* handle, Span<EValue*> args, size_t port, MemoryAllocator* allocator) {
+  // The memory for activations that the program lends, if it is aligned.
+  static Error borrow(const Handle* handle, EValue& value, NeutronBuffer* scratch) {
+    if (!value.isTensor() || value.toTensor().nbytes() < handle->model.scratch_bytes) {
+      ET_LOG(Error, "%s: the memory planned for activations is no tensor of %u bytes", kName,
+             static_cast<unsigned>(handle->model.scratch_bytes));
+      return Error::InvalidProgram;
+    }
+    void* data = value.toTensor().mutable_data_ptr();
+    if (is_aligned(data)) {
+      *scratch = NeutronBuffer{data, value.toTensor().nbytes()};
+    }
+    return Error::Ok;
+  }
+
+  static bool overlap(const Tensor& tensor, const NeutronBuffer& scratch) {
+    const auto tensor_at = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+    const auto scratch_at = reinterpret_cast<uintptr_t>(scratch.data);
+    return tensor_at < scratch_at + scratch.bytes && scratch_at < tensor_at + tensor.nbytes();
+  }
+
+  // Give the runtime the tensor of a port, or a transposed copy of it: in its place in scratch, if it has one and the
+  // tensor itself is elsewhere. What is not in its place the runtime copies.
+  static Error bind(Handle* handle, Span<EValue*> args, size_t port, const NeutronBuffer& scratch,
+                    MemoryAllocator* allocator) {
     const Tensor* tensor = find_tensor(handle, args, port);
     if (tensor == nullptr) {
       return Error::InvalidArgument;
     }
     const bool transposed = needs_transpose(handle, port, *tensor);
-    void* copy = transposed ? allocate(allocator, tensor->nbytes(), "a transposed tensor") : nullptr;
+    const bool is_input = port < handle->payload.inputs;
+    void* copy = nullptr;
+    if (transposed && !overlap(*tensor, scratch)) {
+      copy = neutron_place(
+          is_input ? &handle->model.inputs[port] : &handle->model.outputs[port - handle->payload.inputs], scratch.data);
+    }
+    if (transposed && copy == nullptr) {
+      copy = allocate(allocator, tensor->nbytes(), "a transposed tensor");
+    }
     if (transposed && copy == nullptr) {
       return Error::MemoryAllocationFailed;
     }
-    if (port >= handle->payload.inputs) {
+    if (!is_input) {
       void* data = transposed ? copy : tensor->mutable_data_ptr();
       handle->outputs[port - handle->payload.inputs] = NeutronBuffer{data, tensor->nbytes()};
       return Error::Ok;

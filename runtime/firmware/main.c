@@ -87,13 +87,19 @@ static bool failed(uint32_t delegate, const char *what, const char *why) {
 
 static size_t padded(size_t bytes) { return (bytes + 15u) & ~(size_t)15u; }
 
+/* An input or output that has a place in scratch is read and written there. */
 static bool read_inputs(const NeutronModel *model, int32_t file) {
     size_t at = 0;
     for (uint32_t i = 0; i < model->input_count; ++i) {
         size_t bytes = model->inputs[i].bytes;
-        if (at + bytes > sizeof input_pool || !semihosting_read(file, input_pool + at, bytes)) return false;
-        inputs[i] = (NeutronConstBuffer){input_pool + at, bytes};
-        at += padded(bytes);
+        void *data = neutron_place(&model->inputs[i], scratch_pool);
+        if (data == NULL) {
+            if (at + bytes > sizeof input_pool) return false;
+            data = input_pool + at;
+            at += padded(bytes);
+        }
+        if (!semihosting_read(file, data, bytes)) return false;
+        inputs[i] = (NeutronConstBuffer){data, bytes};
     }
     return true;
 }
@@ -108,8 +114,9 @@ static bool write_outputs(const NeutronModel *model, int32_t file) {
 static void place_outputs(const NeutronModel *model) {
     size_t at = 0;
     for (uint32_t i = 0; i < model->output_count; ++i) {
-        outputs[i] = (NeutronBuffer){output_pool + at, model->outputs[i].bytes};
-        at += padded(model->outputs[i].bytes);
+        void *place = neutron_place(&model->outputs[i], scratch_pool);
+        outputs[i] = (NeutronBuffer){place != NULL ? place : output_pool + at, model->outputs[i].bytes};
+        at += place != NULL ? 0 : padded(model->outputs[i].bytes);
     }
 }
 
@@ -135,12 +142,14 @@ static bool run_delegate(uint32_t number, int32_t from, int32_t to) {
     if (status != NEUTRON_STATUS_OK) {
         return failed(number, "prepare", neutron_describe(&model, status, text, sizeof text));
     }
-    if (from < 0 || !read_inputs(&model, from)) return failed(number, "inputs", "inputs.bin is missing or too short");
+    if (model.scratch_bytes > sizeof scratch_pool)
+        return failed(number, "scratch", "neutron_pools.h is not of this program");
     place_outputs(&model);
     /* Memory after reset holds anything on a board, but zeros in the emulator: make it something no kernel expects. */
     memset(scratch_pool, 0xA5, sizeof scratch_pool);
     memset(prefetch_pool, 0xA5, sizeof prefetch_pool);
     memset(output_pool, 0xA5, sizeof output_pool);
+    if (from < 0 || !read_inputs(&model, from)) return failed(number, "inputs", "inputs.bin is missing or too short");
     memset(&meter, 0, sizeof meter);
     meter.closed = FIRMWARE_CLOSE_WEIGHTS(&model);
     NeutronHooks hooks = {.context = &meter, .copy = copy, .trace = trace};

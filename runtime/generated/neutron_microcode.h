@@ -294,9 +294,9 @@ typedef struct {
 } NeutronInstruction;
 static_assert(sizeof(NeutronInstruction) == 8u, "layout of NeutronInstruction");
 
-/* A program input or output: dense, `bytes` long; in a buffer of the caller's, or at `place` - 1 in scratch.
+/* A program input or output: dense, `bytes` long, in a buffer of the caller's or at `place` - 1 in scratch.
  *
- * An input in scratch is overwritten once it is not needed any more, and an output lies over what is not.
+ * An input in scratch is overwritten once it is not needed any more; an output is there when all is done.
  */
 typedef struct {
     uint32_t dtype;

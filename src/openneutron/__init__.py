@@ -18,6 +18,7 @@ _HOME = {
     "calibrate_and_quantize": "quantize.loop",
     "NeutronPartitioner": "package.backend",  # registers the backend with ExecuTorch
     "NeutronBackend": "package.backend",
+    "ArenaPlanning": "package.arena",
     "NeutronTargetSpec": "target",
     "CompileOptions": "options",
     "CustomDelegationOptions": "options",
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
         NeutronCompileSpecBuilder,
         generate_neutron_compile_spec,
     )
+    from openneutron.package.arena import ArenaPlanning
     from openneutron.package.backend import NeutronBackend, NeutronPartitioner
     from openneutron.pipeline import compile_model, convert_qat, prepare_qat, quantize_model
     from openneutron.quantize.loop import calibrate_and_quantize

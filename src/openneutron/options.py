@@ -66,8 +66,9 @@ class CompileOptions:
     """'performance': the least SRAM without added cycles; 'size': the least SRAM within `cycle_budget`."""
     cycle_budget: float = 0.05
     """The share of (estimated) cycles that 'size' may add."""
-    keep_inputs: bool = False
-    """'size' leaves inputs and outputs in buffers of their own; else they lie in the arena with all the rest."""
+    keep_inputs: bool | None = None
+    """'size' leaves inputs and outputs in buffers of their own; else they lie in one arena with the rest.
+    None: where that arena is planned with the rest of the program, as `compile_model` does."""
 
     def __post_init__(self) -> None:
         # Paths and lists are what people have at hand; the stored form is hashable and JSON-able.
@@ -86,6 +87,7 @@ class CompileOptions:
 
         for key in _BOOLEANS:
             _check_type(key, "True or False", getattr(self, key), bool)
+        _check_type("keep_inputs", "True, False or None", self.keep_inputs, bool, type(None))
         for key in ("extra_flags", "intermediates_dir", "kernel_selection_dir"):
             _check_type(key, "a string or None", getattr(self, key), str, type(None))
         if self.converter not in CONVERTERS:
@@ -175,7 +177,6 @@ _BOOLEANS = (
     "fetch_constants_to_sram",
     "dump_kernel_selection_code",
     "use_profiling",
-    "keep_inputs",
 )
 
 
@@ -210,13 +211,16 @@ def generate_neutron_compile_spec(
     sram_bytes: int | None = None,
     optimise: str = "performance",
     cycle_budget: float = 0.05,
+    keep_inputs: bool | None = None,
 ) -> list[CompileSpec]:
     """Compile specs for `NeutronPartitioner`; same arguments as ExecuTorch's NXP backend, then our own.
 
     `system_config` is there for callers that pass it by position. Nothing about a Neutron-C system is
     configurable, so a value has no effect, and a warning says so. With `dump_kernel_selection_code` every
     partition's file is written to `intermediates_dir`, or else to the working directory, as it is lowered:
-    the caller serializes the program, so there is no later moment.
+    the caller serializes the program, so there is no later moment. `keep_inputs` is for `optimise="size"`:
+    False puts inputs and outputs into the delegate's memory, which pays only where that memory is planned
+    with the rest: `to_executorch(ExecutorchBackendConfig(memory_planning_pass=ArenaPlanning()))`.
     """
     _check_type("system_config", "a string or None", system_config, str, type(None))
     if system_config is not None:
@@ -235,6 +239,7 @@ def generate_neutron_compile_spec(
         sram_bytes=sram_bytes,
         optimise=optimise,
         cycle_budget=cycle_budget,
+        keep_inputs=keep_inputs,
     ).to_compile_specs()
 
 

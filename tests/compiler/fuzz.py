@@ -3,8 +3,9 @@ results must equal LiteRT's reference kernels.
 
     python -m tests.compiler.fuzz --count 10000 [--seed 0]
 
-Every seed is a graph, general or made for stripes, and a way to compile it: whole, in the least memory, with
-weights streamed, with little SRAM. It ends with 1 and names the seeds if one of them differs or fails.
+Every seed is a graph, general or made for stripes, and a way to compile it: whole, in the least memory (with
+inputs and outputs in the arena or in memory of their own), with weights streamed, with little SRAM. It ends
+with 1 and names the seeds if one of them differs or fails.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ from tests.compiler.graphs import random_graph, random_inputs
 from tests.compiler.striped_graphs import striped_graph, values
 
 TARGET = find_target("imxrt700")
-WAYS = ("whole", "size", "streamed", "small", "small and streamed")
+WAYS = (
+    "whole",
+    "size",
+    "streamed",
+    "small",
+    "small and streamed",
+    "size, inputs kept",
+    "size and streamed",
+)
 
 
 def try_seed(seed: int) -> tuple[str, Graph]:
@@ -39,8 +48,12 @@ def try_seed(seed: int) -> tuple[str, Graph]:
     inputs = values(graph, seed) if striped else random_inputs(graph, seed)
     way = WAYS[seed % len(WAYS)]
     streamed = "streamed" in way
-    mode = "size" if way == "size" else "performance"
-    options = CompileOptions(optimise=mode, cycle_budget=float(seed % 3), fetch_constants_to_sram=streamed)
+    options = CompileOptions(
+        optimise="size" if "size" in way else "performance",
+        cycle_budget=float(seed % 3),
+        fetch_constants_to_sram=streamed,
+        keep_inputs="kept" in way,
+    )
     if "small" in way:
         whole = compile_graph(graph, TARGET, options)
         needed = whole.scratch_bytes + max(whole.prefetch_bytes, len(whole.weights))

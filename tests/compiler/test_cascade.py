@@ -49,7 +49,7 @@ def check_equal(graph: Graph, inputs: list[np.ndarray], oracle: bool, **options)
     if oracle:
         for a, b in zip(run_reference(graph, inputs), wanted, strict=True):
             np.testing.assert_array_equal(a.reshape(b.shape), b)
-    assert striped.scratch_bytes <= whole.scratch_bytes
+    assert striped.reserve_bytes <= whole.reserve_bytes
     assert mc.decode(striped.microcode) == striped.program
     return striped
 
@@ -59,7 +59,9 @@ def check_seeds(seeds: range) -> None:
     for seed in seeds:
         graph = read(write(striped_graph(seed)))
         oracle = seed % 10 == 0
-        striped = check_equal(graph, values(graph, seed), oracle, cycle_budget=ANY if seed % 2 else 1.0)
+        budget = ANY if seed % 2 else 1.0
+        keep = seed % 3 == 2
+        striped = check_equal(graph, values(graph, seed), oracle, cycle_budget=budget, keep_inputs=keep)
         found += len(cascades(striped))
         stages += sum(call.stages for call in cascades(striped))
         rolling += sum(buffer.rows > 0 for buffer in striped.buffers)
@@ -118,14 +120,14 @@ def test_every_build_of_the_runtime_gives_the_same_bits():
 
 def test_the_budget_of_cycles_holds():
     whole = compiled(tower())
-    before = whole.scratch_bytes + 1
+    before = whole.reserve_bytes + 1
     for budget in (0.0, 0.02, 0.05, 0.2, 1.0):
         program = compiled(tower(), optimise="size", cycle_budget=budget)
         assert program.cycles <= whole.cycles * (1 + budget)
         assert program.cycles == sum(info.cost.cycles for info in program.calls)
-        assert program.scratch_bytes <= before
-        before = program.scratch_bytes
-    assert before < whole.scratch_bytes / 4
+        assert program.reserve_bytes <= before
+        before = program.reserve_bytes
+    assert before < whole.reserve_bytes / 4
 
 
 def test_the_same_graph_gives_the_same_bytes():

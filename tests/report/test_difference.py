@@ -102,7 +102,8 @@ def test_every_limit_both_ways(tmp_path):
     summary = {**SUMMARY, "cpu_nodes": [{"node": "b"}], "macs_cpu": 100}
     loaded = report_of({"samples": 9, "float": 0.75, "simulator": 0.5, "summary": summary}, "x")
     exact = {
-        "max_cycles": 10_000, "max_time_ms": 0.03, "max_sram": 3500, "max_scratch": 1000, "max_flash": 4000,
+        "max_cycles": 10_000, "max_time_ms": 0.03, "max_sram": 3500, "max_reserve": 1500,
+        "max_scratch": 1000, "max_flash": 4000,
         "max_partitions": 1, "max_cpu_nodes": 1, "min_npu_macs": 90, "min_npu_nodes": 80, "min_accuracy": 0.5,
         "max_accuracy_loss": 0.25,
     }  # fmt: skip

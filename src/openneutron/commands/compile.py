@@ -150,6 +150,12 @@ def add_compile_options(parser: argparse.ArgumentParser, output: bool = True) ->
         help="estimated cycles that size may add (default 0.05)",
     )
     add(
+        "--keep-inputs",
+        action="store_true",
+        help="size leaves inputs and outputs in memory of their own (default: they lie in one arena with "
+        "activations, and an input is overwritten when it is not needed any more)",
+    )
+    add(
         "--dump_kernel_selection_code",
         "--dump-kernel-selection-code",
         action="store_true",
@@ -261,6 +267,7 @@ def compile_options(args: argparse.Namespace) -> CompileOptions:
         sram_bytes=args.sram,
         optimise=args.optimise,
         cycle_budget=args.cycle_budget,
+        keep_inputs=args.keep_inputs or None,
     )
 
 

@@ -16,7 +16,14 @@ from itertools import accumulate
 
 from openneutron import __version__
 from openneutron.compiler.emit.constants import ConstPool
-from openneutron.compiler.emit.emit import check_supported, emit_cascade, emit_parts, emit_step, map_refs, tensor_ref
+from openneutron.compiler.emit.emit import (
+    check_supported,
+    emit_cascade,
+    emit_parts,
+    emit_step,
+    map_refs,
+    tensor_ref,
+)
 from openneutron.compiler.emit.stream import Chunk, Stream, plan_stream, stream_calls
 from openneutron.compiler.graph.fuse import fuse
 from openneutron.compiler.graph.legalize import import_graph
@@ -65,7 +72,7 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
             pieces, weights, stream = _emit_streamed(plan, sram)
     else:
         (pieces, weights), stream = _emit(plan), None
-        if plan.scratch_bytes + len(weights) > sram > len(weights):
+        if plan.beyond_io_bytes + len(weights) > sram > len(weights):
             plan = fitting_plan(orders(), target, options, sram - len(weights))
             pieces, weights = _emit(plan)
         _check_scratch(plan, sram)
@@ -105,7 +112,7 @@ def _ports(tensors: Sequence[Tensor], inside: Sequence[Tensor], plan: MemoryPlan
 def _emit_streamed(plan: MemoryPlan, sram: int) -> tuple[list[Piece], bytes, Stream | None]:
     """The calls of every unit with the copies they need, the constants, and where they are copied to."""
     _check_scratch(plan, sram)
-    budget = sram - plan.scratch_bytes
+    budget = sram - plan.beyond_io_bytes
     pieces, chunks, weights = _emit_in_chunks(plan, budget)
     stream = plan_stream(chunks, budget)
     calls = stream_calls([piece.calls for piece in pieces], stream)
@@ -167,22 +174,22 @@ def _rebased(base: int, ref: Ref) -> Ref:
 
 
 def _check_scratch(plan: MemoryPlan, sram: int) -> None:
-    if plan.scratch_bytes > sram:
+    if plan.beyond_io_bytes > sram:
         fail(
             "ON403",
             _widest(plan),
-            f"activations need {plan.scratch_bytes:,} bytes at least, {sram:,} bytes of SRAM are given",
+            f"activations need {plan.beyond_io_bytes:,} bytes at least, {sram:,} bytes of SRAM are given",
             "Use smaller inputs or fewer channels, or give the program more SRAM (sram_bytes).",
         )
 
 
 def _check_fits(plan: MemoryPlan, weights: int, sram: int) -> None:
-    need = plan.scratch_bytes + weights
+    need = plan.beyond_io_bytes + weights
     if need > sram:
         fail(
             "ON403",
             "program",
-            f"activations ({plan.scratch_bytes:,} bytes at least) and weights ({weights:,} bytes) need "
+            f"activations ({plan.beyond_io_bytes:,} bytes at least) and weights ({weights:,} bytes) need "
             f"{need:,} bytes together, {sram:,} bytes of SRAM are given",
             "fetch_constants_to_sram keeps the weights in flash and prefetches them layer by layer.",
         )

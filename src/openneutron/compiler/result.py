@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from openneutron.compiler.microcode.cost import Cost
-from openneutron.compiler.microcode.format import Kernel, KernelCall, Program, Region
+from openneutron.compiler.microcode.format import ALIGNMENT, Kernel, KernelCall, Program, Region
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,18 @@ class CompiledGraph:
         return sum(info.cost.macs for info in self.calls)
 
     @property
+    def reserve_bytes(self) -> int:
+        """The least memory for inputs, outputs and activations together, each aligned."""
+        ports = (*self.program.inputs, *self.program.outputs)
+        return self.scratch_bytes + sum(-(-d.bytes // ALIGNMENT) * ALIGNMENT for d in ports if not d.place)
+
+    @property
+    def beyond_io_bytes(self) -> int:
+        """Scratch memory beyond the inputs and outputs that lie in it."""
+        inside = sum(d.bytes for d in (*self.program.inputs, *self.program.outputs) if d.place)
+        return max(0, self.scratch_bytes - inside)
+
+    @property
     def sram_bytes(self) -> int:
-        """SRAM the program needs: scratch, and the weights or the area they are prefetched to."""
-        return self.scratch_bytes + (self.prefetch_bytes or len(self.weights))
+        """SRAM the program needs beyond inputs and outputs, with weights or the area they are fetched to."""
+        return self.beyond_io_bytes + (self.prefetch_bytes or len(self.weights))

@@ -35,6 +35,11 @@ class ConvertedModel:
     profile_bytes: int = 0
     debug_bytes: int = 0
 
+    @property
+    def beyond_io_bytes(self) -> int:
+        """Scratch memory beyond the inputs and outputs that lie in it."""
+        return self.scratch_bytes if self.compiled is None else self.compiled.beyond_io_bytes
+
 
 @dataclass(frozen=True)
 class Partition:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from openneutron.package.pte import ProgramInfo, TensorSpec, numpy_dtype
+from openneutron.package.pte import ProgramInfo, tensor_bytes
 
 # sizeof(TensorMeta) and sixteen dimensions of a byte, for each argument of an operator (method.cpp).
 _LOOKUP = 12 + 16
@@ -40,8 +38,8 @@ class WholePools:
     def known(info: ProgramInfo) -> WholePools:
         """What a program says of itself: planned memory, and room for all its inputs and outputs."""
         planned = max((padded_sum(m.planned_buffers) for m in info.methods.values()), default=0)
-        io = max((padded_sum([nbytes(s) for s in (*m.inputs, *m.outputs)]) for m in info.methods.values()),
-                 default=0)  # fmt: skip
+        ports = [(*m.inputs, *m.outputs) for m in info.methods.values()]
+        io = max((padded_sum([tensor_bytes(spec) for spec in specs]) for specs in ports), default=0)
         lookup = max((_LOOKUP * m.most_arguments for m in info.methods.values()), default=0)
         return WholePools(planned=planned, io=io, lookup=lookup)
 
@@ -61,11 +59,3 @@ class WholePools:
 def padded_sum(sizes: list[int] | tuple[int, ...]) -> int:
     """Of buffers one behind the other, each aligned to 16."""
     return sum(-(-size // 16) * 16 for size in sizes)
-
-
-def nbytes(spec: TensorSpec | None) -> int:
-    """Of an input or output; a number has eight."""
-    if spec is None:
-        return 8
-    dtype = numpy_dtype(spec)
-    return int(np.prod(spec.shape, dtype=np.int64)) * (dtype.itemsize if dtype is not None else 8)

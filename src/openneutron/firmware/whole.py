@@ -78,8 +78,14 @@ class WholeProgram:
     def known_bytes(self) -> int:
         """SRAM that the program is known to need before it has run: planned memory, and one delegate's."""
         planned = max((m.planned_bytes for m in self.info.methods.values()), default=0)
-        delegate = max((p.scratch_bytes + p.prefetch_bytes for p in self.delegates), default=0)
-        return planned + delegate
+        return planned + self.delegate_bytes
+
+    @cached_property
+    def delegate_bytes(self) -> int:
+        """What the delegate with the most takes from the temporary allocator."""
+        given = [d.temporary_bytes for d in self.info.delegates if d.is_neutron]
+        pairs = zip(given, self.delegates, strict=True)
+        return max((scratch + p.prefetch_bytes for scratch, p in pairs), default=0)
 
     def assembly(self) -> str:
         """The program as flash content."""
@@ -282,6 +288,5 @@ def _measuring(program: WholeProgram) -> WholePools:
     """All the board has, half of the rest for each of what is not known yet; `measure` compares the sum."""
     pools = WholePools.known(program.info)
     rest = SRAM_BYTES - MEASURING_STACK - pools.planned - pools.io - 64 * 1024  # ExecuTorch's own data
-    delegate = max((p.scratch_bytes + p.prefetch_bytes for p in program.delegates), default=0)
-    half = max(0, rest - delegate) // 2 // 16 * 16
-    return replace(pools, method=half, temporary=half + delegate, stack=MEASURING_STACK)
+    half = max(0, rest - program.delegate_bytes) // 2 // 16 * 16
+    return replace(pools, method=half, temporary=half + program.delegate_bytes, stack=MEASURING_STACK)

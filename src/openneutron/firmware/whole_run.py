@@ -11,9 +11,9 @@ import numpy as np
 from openneutron.diagnostics import fail
 from openneutron.firmware.cores import SRAM_BYTES
 from openneutron.firmware.emulator import emulate, random_array
-from openneutron.firmware.pools import WholePools, nbytes
+from openneutron.firmware.pools import WholePools
 from openneutron.firmware.whole import WholeFirmware, WholeProgram, with_pools
-from openneutron.package.pte import MethodInfo, TensorSpec, numpy_dtype
+from openneutron.package.pte import MethodInfo, TensorSpec, numpy_dtype, tensor_bytes
 
 TOLERANCE = 1e-6  # of the largest value of a float output: C libraries differ in the last bit
 _LINE = re.compile(r"^(method|step|kernel|pools|stack) (.*)$", re.MULTILINE)
@@ -175,7 +175,7 @@ def _read_report(report: str, program: WholeProgram, tick: float) -> tuple[tuple
 
 def _outputs(program: WholeProgram, raw: bytes, counts: Mapping[str, int]) -> Runs:
     methods = program.info.methods
-    wanted = sum(counts[n] * sum(nbytes(s) for s in m.outputs) for n, m in methods.items())
+    wanted = sum(counts[n] * sum(tensor_bytes(s) for s in m.outputs) for n, m in methods.items())
     if len(raw) != wanted:
         fail("ON704", program.name, f"the firmware wrote {len(raw)} bytes of outputs, not {wanted}")
     at = 0
@@ -184,7 +184,7 @@ def _outputs(program: WholeProgram, raw: bytes, counts: Mapping[str, int]) -> Ru
         nonlocal at
         arrays = []
         for spec in method.outputs:
-            size = nbytes(spec)
+            size = tensor_bytes(spec)
             arrays.append(_array(raw[at : at + size], spec))
             at += size
         return arrays

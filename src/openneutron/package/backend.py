@@ -6,6 +6,7 @@ import logging
 import re
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import executorch.kernels.quantized  # noqa: F401  the out variants a quantized program is written with
@@ -50,6 +51,8 @@ class NeutronBackend(BackendDetails):
     def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
         """Lower one partition to LiteRT, convert it, and pack the payload."""
         options = CompileOptions.from_compile_specs(compile_specs)
+        if options.keep_inputs is None:  # who plans the memory is not known here
+            options = replace(options, keep_inputs=True)
         with stage(LITERT):
             lowered = lower_program(
                 edge_program, options.converter, options.use_neutron_for_format_conversion

@@ -61,6 +61,26 @@ class Payload:
         return read_words(self.microcode, self.version)
 
     @property
+    def places(self) -> tuple[int | None, ...]:
+        """Where each input and then each output lies in scratch; None for one in a buffer of its own."""
+        return tuple(d.place - 1 if d.place else None for d in self._descriptors())
+
+    @property
+    def beyond_io_bytes(self) -> int:
+        """Scratch memory beyond the inputs and outputs that lie in it."""
+        inside = sum(d.bytes for d in self._descriptors() if d.place)
+        return max(0, self.words.scratch_bytes - inside)
+
+    def _descriptors(self) -> list[own.Descriptor]:
+        if not self.is_open:
+            return []
+        first, each = own.format_of(own.Header).size, own.format_of(own.Descriptor).size
+        count = len(self.inputs) + len(self.outputs)
+        if len(self.microcode) < first + count * each:
+            return []  # damaged; the driver will say so
+        return [own.unpack(own.Descriptor, self.microcode, first + i * each) for i in range(count)]
+
+    @property
     def is_open(self) -> bool:
         """Whether the open converter made it."""
         return self.words.magic == own.MAGIC

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from executorch.exir import EdgeProgramManager
+from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
@@ -24,6 +24,7 @@ from openneutron.estimate.timeline import BORDER_KINDS, NPU_KINDS, Event, progra
 from openneutron.files import write_atomically
 from openneutron.litert.ir import Graph
 from openneutron.options import CompileOptions
+from openneutron.package.arena import ArenaPlanning
 from openneutron.package.pte import ProgramInfo, parse_program
 from openneutron.package.seal import remember, seal
 from openneutron.partition.clusters import Rejected
@@ -85,8 +86,8 @@ class CompiledProgram:
 
     @property
     def scratch_bytes(self) -> int:
-        """Activation memory of the delegates; they run one after the other and share it."""
-        return max((p.converted.scratch_bytes for p in self.partitions), default=0)
+        """Memory of the delegates beyond inputs and outputs; they run one after the other and share it."""
+        return max((p.converted.beyond_io_bytes for p in self.partitions), default=0)
 
     @property
     def prefetch_bytes(self) -> int:
@@ -104,13 +105,23 @@ class CompiledProgram:
         return max((m.planned_bytes for m in self.info.methods.values()), default=0)
 
     @property
+    def io_bytes(self) -> int:
+        """The program's inputs and outputs."""
+        return max((m.io_bytes for m in self.info.methods.values()), default=0)
+
+    @property
+    def reserve_bytes(self) -> int:
+        """The least SRAM to reserve for inputs, outputs and activations together, weights aside."""
+        return max((m.reserve_bytes for m in self.info.methods.values()), default=0)
+
+    @property
     def fits(self) -> bool | None:
         """Whether activations, the program's tensors and weights (unless left in flash) fit into the SRAM.
 
         None: how much the chip has is not known here.
         """
         weights = self.prefetch_bytes if self.options.fetch_constants_to_sram else self.weights_bytes
-        need = self.scratch_bytes + self.planned_bytes + weights
+        need = self.reserve_bytes + weights
         sram = self.options.sram_bytes or self.target.sram_bytes
         return need <= sram if sram else None
 
@@ -178,6 +189,8 @@ class CompiledProgram:
             "sram_prefetch_bytes": self.prefetch_bytes,
             "weights_bytes": self.weights_bytes,
             "planned_bytes": self.planned_bytes,
+            "io_bytes": self.io_bytes,
+            "reserve_bytes": self.reserve_bytes,
             "program_bytes": len(self.pte),
             "fits": self.fits,
             "cycles_estimated": self.cycles(),
@@ -237,7 +250,7 @@ def package_program(
         # to_executorch changes the programs it is given
         kept = {name: copy_graph(edge.exported_program(name)) for name in partitioners}
         with stage(EXIR):
-            program = edge.to_executorch()
+            program = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=ArenaPlanning()))
         pte = remember(seal(program.buffer))
         return describe(pte, kept, partitioners, npu_nodes, not_asked, program._etrecord)
 

@@ -66,6 +66,7 @@ class Delegate:
 
     backend: str
     raw: bytes = field(repr=False)
+    arguments: int = 0  # of the call
 
     @property
     def is_neutron(self) -> bool:
@@ -75,6 +76,15 @@ class Delegate:
     def payload(self, where: str = "payload") -> Payload:
         """The payload, taken apart."""
         return parse(self.raw, where)
+
+    @property
+    def temporary_bytes(self) -> int:
+        """What it takes from the temporary allocator for activations: nothing if the call brings an arena."""
+        if not self.is_neutron:
+            return 0
+        payload = self.payload()
+        planned = payload.is_open and self.arguments > payload.input_args + len(payload.outputs)
+        return 0 if planned else payload.words.scratch_bytes
 
 
 @dataclass(frozen=True)
@@ -91,6 +101,16 @@ class MethodInfo:
     instructions: tuple[str, ...] = ()  # of the first chain: an operator, a backend, or what else it is
     most_arguments: int = 0  # of an operator
     delegate_calls: dict[int, int] = field(default_factory=dict)  # instruction -> index into `delegates`
+
+    @property
+    def io_bytes(self) -> int:
+        """The method's inputs and outputs."""
+        return sum(tensor_bytes(spec) for spec in (*self.inputs, *self.outputs))
+
+    @property
+    def reserve_bytes(self) -> int:
+        """Memory for inputs, outputs and activations together: planned, and of the temporary allocator."""
+        return self.planned_bytes + max((d.temporary_bytes for d in self.delegates), default=0)
 
 
 @dataclass(frozen=True)
@@ -218,9 +238,20 @@ def read_tensor(value) -> TensorSpec | None:  # type: ignore[no-untyped-def]
 
 
 def _delegates(program, plan) -> Iterator[Delegate]:  # type: ignore[no-untyped-def]
-    for delegate in plan.delegates:
+    calls = [i.instr_args for chain in plan.chains for i in chain.instructions]
+    arguments = {c.delegate_index: len(c.args) for c in calls if type(c).__name__ == "DelegateCall"}
+    for index, delegate in enumerate(plan.delegates):
         # Reading the file has brought every delegate's segment back into this list.
-        yield Delegate(delegate.id, bytes(program.backend_delegate_data[delegate.processed.index].data))
+        raw = bytes(program.backend_delegate_data[delegate.processed.index].data)
+        yield Delegate(delegate.id, raw, arguments.get(index, 0))
+
+
+def tensor_bytes(spec: TensorSpec | None) -> int:
+    """Of an input or output; a number has eight."""
+    if spec is None:
+        return 8
+    dtype = numpy_dtype(spec)
+    return int(np.prod(spec.shape, dtype=np.int64)) * (dtype.itemsize if dtype is not None else 8)
 
 
 def numpy_dtype(spec: TensorSpec) -> np.dtype | None:

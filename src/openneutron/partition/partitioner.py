@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -177,11 +178,14 @@ class TablePartitioner(Partitioner):
                 self.rejected += [Rejected(p.node, op_name(p.node), reject) for c in group for p in c.parts]
                 continue
             tag = f"neutron_{len(tags)}"
-            tags[tag] = self.delegation_spec
             self.partitions.append(group)
             for cluster in group:
                 for node in cluster.members:
                     node.meta["delegation_tag"] = tag
+            tags[tag] = self.delegation_spec
+        if not may_overwrite_inputs(self.partitions):
+            kept = replace(self.options, keep_inputs=True)
+            tags = {tag: DelegationSpec(BACKEND_ID, kept.to_compile_specs()) for tag in tags}
         tag_constant_data(exported_program)
         self._explain()
         return PartitionResult(tagged_exported_program=exported_program, partition_tags=tags)
@@ -237,6 +241,18 @@ class TablePartitioner(Partitioner):
         why = WhyNoPartition(logger)
         for entry in self.rejected:
             why(entry.node, str(entry.reject))
+
+
+def may_overwrite_inputs(partitions: Sequence[Sequence[Cluster]]) -> bool:
+    """Whether inputs of the NPU's may die in its memory: there is one partition, and nobody else reads them.
+
+    The memory of several would have to be kept from the first that makes a tensor to the last that reads it.
+    """
+    if len(partitions) != 1:
+        return False
+    inside = {node for cluster in partitions[0] for node in cluster.members}
+    inputs = {source for node in inside for source in node.all_input_nodes} - inside
+    return all(user in inside for node in inputs for user in node.users)
 
 
 def _ancestry(node: Node) -> list[str]:

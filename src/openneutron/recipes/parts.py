@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -91,7 +91,8 @@ def lower_program(
     lowering = lowering_of(recipe, core)
 
     def lower(outside: list[OpOverload]) -> tuple[EdgeProgramManager, dict[str, NeutronPartitioner]]:
-        specs = options.to_compile_specs()
+        # The program is packaged with the delegates' memory in its plan, so that inputs may die in it.
+        specs = replace(options, keep_inputs=bool(options.keep_inputs)).to_compile_specs()
         made = {name: NeutronPartitioner(specs, custom_delegation_options=delegation) for name in exported}
         config = copy.copy(lowering.config)
         config._core_aten_ops_exception_list = [*config._core_aten_ops_exception_list, *outside]

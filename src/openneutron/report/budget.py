@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from openneutron.diagnostics import fail, nearest
 from openneutron.files import read_toml
-from openneutron.report.difference import sram_needed
+from openneutron.report.difference import reserve, sram_needed
 from openneutron.report.load import Loaded
 
 _SIZE = re.compile(r"\s*([\d._]+)\s*([KM])?i?B?\s*", re.I)
@@ -59,6 +59,7 @@ LIMITS = (
     Limit("max_cycles", "cycles (estimated)", "cycles", _estimated("cycles_estimated")),
     Limit("max_time_ms", "time (estimated)", "ms", lambda r: _time(r) or None),
     Limit("max_sram", "SRAM", "bytes", lambda r: sram_needed(r.summary)),
+    Limit("max_reserve", "activations, inputs and outputs", "bytes", lambda r: reserve(r.summary)),
     Limit("max_scratch", "scratch", "bytes", lambda r: r.summary["scratch_bytes"]),
     Limit("max_flash", "flash (program file)", "bytes", lambda r: r.summary["program_bytes"]),
     Limit("max_partitions", "partitions", "", lambda r: r.summary["partitions"]),
@@ -69,7 +70,7 @@ LIMITS = (
     Limit("max_accuracy_loss", "accuracy lost to int8", "", _loss, needs_accuracy=True),
 )
 _BY_KEY = {limit.key: limit for limit in LIMITS}
-_BYTES = ("max_sram", "max_scratch", "max_flash")
+_BYTES = ("max_sram", "max_reserve", "max_scratch", "max_flash")
 SETTINGS = ("model", "name", "options", "data", "samples")
 
 

@@ -18,7 +18,9 @@ FIGURES: tuple[tuple[str, str, bool | None], ...] = (
     ("sram_needed", "SRAM needed, bytes", True),
     ("scratch_bytes", "  scratch", None),
     ("sram_prefetch_bytes", "  prefetched weights", None),
-    ("planned_bytes", "  program tensors", None),
+    ("io_bytes", "  inputs and outputs", None),
+    ("reserve_bytes", "  activations, inputs and outputs together", None),
+    ("planned_bytes", "  planned by ExecuTorch", None),
     ("program_bytes", "flash (program file), bytes", True),
     ("weights_bytes", "  weights", None),
     ("partitions", "partitions", True),
@@ -117,10 +119,16 @@ def compare_reports(a: Loaded, b: Loaded) -> Difference:
 
 
 def sram_needed(summary: dict[str, Any]) -> int:
-    """Bytes of SRAM the program needs: scratch, its own tensors, and the weights or their prefetch area."""
+    """Bytes of SRAM the program needs: for all activations, and the weights or their prefetch area."""
     prefetch = int(summary.get("sram_prefetch_bytes") or 0)
     weights = prefetch or int(summary.get("weights_bytes") or 0)
-    return int(summary["scratch_bytes"]) + int(summary.get("planned_bytes") or 0) + weights
+    return reserve(summary) + weights
+
+
+def reserve(summary: dict[str, Any]) -> int:
+    """Bytes for inputs, outputs and activations together; reports of before have the parts of the sum."""
+    found = summary.get("reserve_bytes")
+    return int(summary["scratch_bytes"]) + int(summary.get("planned_bytes") or 0) if found is None else found
 
 
 def _figure(report: Loaded, key: str) -> float | None:

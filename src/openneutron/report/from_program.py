@@ -89,6 +89,7 @@ class _Walk:
         self.nodes: list[NodeEntry] = []
         self.events: list[Event] = []
         self.memory: list[dict[str, Any]] = []
+        self.scratch = 0
         self.known = True  # whether the cost of every delegate is
         self._now = 0
         self._names: Counter[str] = Counter()
@@ -154,6 +155,7 @@ class _Walk:
             (0, 0) if payload is None else (payload.words.scratch_bytes, payload.words.prefetch_bytes)
         )
         entry: dict[str, Any] = {"partition": partition, "scratch_bytes": scratch, "prefetch_bytes": prefetch}
+        self.scratch = max(self.scratch, 0 if payload is None else payload.beyond_io_bytes)
         self.memory.append(entry | {"buffers": []})
         arguments = [made.get(t.place, ()) for t in step.inputs]
         if payload is None or not payload.is_open:
@@ -241,10 +243,10 @@ def _summary(
     """The keys of `summarize`, as far as the program tells."""
     events = walk.events if walk.known else []
     cpu = [n for n in walk.nodes if n.where == "cpu" and "quantize_per" not in n.op]
-    scratch = max((m["scratch_bytes"] for m in walk.memory), default=0)
     prefetch = max((m["prefetch_bytes"] for m in walk.memory), default=0)
     weights = sum(len(p.weights) for p in payloads)
     planned = max((m.planned_bytes for m in info.methods.values()), default=0)
+    reserve = max((m.reserve_bytes for m in info.methods.values()), default=0)
     cycles = total(events)
     kernels = {mc.Kernel[e.kernel] for e in walk.events if e.kind in NPU_KINDS}
     borders = [e for e in walk.events if e.border and e.kind == "kernel"]
@@ -263,12 +265,14 @@ def _summary(
         ],
         "macs_npu": sum(e.macs for e in walk.events if e.kind == "kernel"),
         "macs_cpu": sum(n.macs for n in cpu),
-        "scratch_bytes": scratch,
+        "scratch_bytes": walk.scratch,
         "sram_prefetch_bytes": prefetch,
         "weights_bytes": weights,
         "planned_bytes": planned,
+        "io_bytes": max((m.io_bytes for m in info.methods.values()), default=0),
+        "reserve_bytes": reserve,
         "program_bytes": info.bytes,
-        "fits": scratch + planned + (prefetch or weights) <= target.sram_bytes,
+        "fits": reserve + (prefetch or weights) <= target.sram_bytes,
         "cycles_estimated": cycles,
         "cycles_npu": spent(*NPU_KINDS),
         "cycles_cpu": spent("cpu"),

@@ -47,7 +47,8 @@ def print_summary(console: Console, data: Mapping[str, Any]) -> None:
     if data["sram_prefetch_bytes"]:
         rows.append(("prefetch area", _bytes(data["sram_prefetch_bytes"])))
     rows += [
-        ("program tensors", _bytes(data["planned_bytes"])),
+        ("inputs and outputs", _bytes(data["io_bytes"])),
+        ("to reserve for both", f"{_bytes(data['reserve_bytes'])}  at least, weights aside"),
         ("program file", f"{_bytes(data['program_bytes'])}  {data['program'] or ''}"),
         ("fits the SRAM", _fits(data)),
     ]

@@ -152,7 +152,8 @@ COMPUTED = frozenset({"sram_bytes", "flash_bytes", "time_ms", "cycles", "cpu_nod
 _SUMMARY = frozenset(
     {
         "partitions", "npu_nodes", "macs_npu", "macs_cpu", "scratch_bytes", "sram_prefetch_bytes",
-        "weights_bytes", "planned_bytes", "program_bytes", "cycles_estimated", "cycles_npu", "cycles_cpu",
+        "weights_bytes", "planned_bytes", "io_bytes", "reserve_bytes", "program_bytes",
+        "cycles_estimated", "cycles_npu", "cycles_cpu",
         "cycles_borders", "time_us_estimated", "quantize_steps", "dequantize_steps", "border_transposes",
     }
 )  # fmt: skip

@@ -78,8 +78,13 @@ class MemoryPlan:
 
     @property
     def scratch_bytes(self) -> int:
-        """The scratch area, the caller's inputs and outputs not counted."""
+        """The scratch area: activations, and inputs and outputs where they are not the caller's."""
         return self.placement.nbytes
+
+    @property
+    def beyond_io_bytes(self) -> int:
+        """Scratch beyond the inputs and outputs that lie in it."""
+        return max(0, self.scratch_bytes - self.schedule.storage.ports_bytes)
 
 
 def make_schedule(graph: Graph, arena: bool = False) -> Schedule:
@@ -138,7 +143,7 @@ def lives_of(storage: Storage, groups: Sequence[Sequence[Op]]) -> dict[Buffer, t
 
     Inputs in scratch are there before group 0, outputs behind the last.
     """
-    lives = {buffer: (-1, -1) for buffer in storage.given}
+    lives = dict.fromkeys(storage.given, (-1, -1))
     for number, ops in enumerate(groups):
         for op in ops:
             for buffer in scratch_buffers(op, storage):

@@ -58,6 +58,7 @@ class Storage:
     free_ops: frozenset[Op]
     given: tuple[Buffer, ...] = ()  # scratch buffers that hold inputs of the program: there before it starts
     kept: tuple[Buffer, ...] = ()  # scratch buffers that hold outputs of it: there when it is done
+    ports_bytes: int = 0  # of the inputs and outputs in scratch
 
     @property
     def buffers(self) -> list[Buffer]:
@@ -109,7 +110,8 @@ def share_storage(
         tuple(dict.fromkeys(places[t].buffer for t in ports)) if arena else ()
         for ports in (graph.inputs, graph.outputs)
     )
-    return Storage(places, frozenset(free), given, kept)
+    ports_bytes = sum(t.nbytes for t in (*graph.inputs, *graph.outputs)) if arena else 0
+    return Storage(places, frozenset(free), given, kept, ports_bytes)
 
 
 def can_share(op: Op) -> bool:

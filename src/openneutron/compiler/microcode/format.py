@@ -67,9 +67,9 @@ class DType(IntEnum):
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A program input or output: dense, `bytes` long; in a buffer of the caller's, or at `place` - 1 in scratch.
+    """A program input or output: dense, `bytes` long, in the caller's buffer or at `place` - 1 in scratch.
 
-    An input in scratch is overwritten once it is not needed any more, and an output lies over what is not.
+    An input in scratch is overwritten once it is not needed any more; an output is there when all is done.
     """
 
     dtype: U32

@@ -253,6 +253,7 @@ def fitting_plan(
     """The plan with the fewest added cycles within `limit` bytes; if there is none, the smallest."""
     sketches = {op: sketch(op, target) for op in schedules[0].steps}
     budget = MOST_ADDED * _cycles(sketches)
+    limit += schedules[0].storage.ports_bytes  # inputs and outputs come on top, wherever they lie
     fitting: list[tuple[float, MemoryPlan]] = []
     smallest: list[MemoryPlan] = []
     for schedule in schedules:

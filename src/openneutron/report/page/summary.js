@@ -4,7 +4,7 @@ function drawSummary() {
   const home = section('summary');
   const rejected = SUMMARY.cpu_nodes || [];
   const weights = SUMMARY.sram_prefetch_bytes || SUMMARY.weights_bytes || 0;
-  const need = (SUMMARY.scratch_bytes || 0) + (SUMMARY.planned_bytes || 0) + weights;
+  const need = reserved() + weights;
   home.append(
     el('p', { class: 'verdict' }, ...verdict(need)),
     el(
@@ -101,15 +101,18 @@ function tiles(rejected, weights, need) {
   ];
 }
 
+// Memory for inputs, outputs and activations together; older reports do not have it.
+function reserved() {
+  return SUMMARY.reserve_bytes ?? (SUMMARY.scratch_bytes || 0) + (SUMMARY.planned_bytes || 0);
+}
+
 function sramBar(weights) {
-  const whole = Math.max(
-    SUMMARY.sram_bytes || 1,
-    (SUMMARY.scratch_bytes || 0) + (SUMMARY.planned_bytes || 0) + weights,
-  );
+  const whole = Math.max(SUMMARY.sram_bytes || 1, reserved() + weights);
+  const scratch = Math.min(SUMMARY.scratch_bytes || 0, reserved());
   const parts = [
     ['part-0', SUMMARY.sram_prefetch_bytes ? 'prefetched weights' : 'weights', weights],
-    ['part-1', 'scratch', SUMMARY.scratch_bytes || 0],
-    ['part-2', 'program tensors', SUMMARY.planned_bytes || 0],
+    ['part-1', 'scratch', scratch],
+    ['part-2', 'inputs, outputs and other tensors', reserved() - scratch],
   ].filter(([, , size]) => size);
   const text = parts.map(([, name, size]) => `${name} ${bytes(size)}`).join(', ');
   return [
