@@ -34,7 +34,7 @@ from openneutron.package.backend import NeutronPartitioner
 from openneutron.package.embed import embed
 from openneutron.package.payload import Port, build_payload, pack
 from openneutron.package.program import CompiledProgram, by_method, package_program
-from openneutron.passes import ATEN_PASSES, PTQ, run_passes
+from openneutron.passes import ATEN_PASSES, FLOAT_PARTS, PTQ, run_passes
 from openneutron.passes.edge import remove_quant_io
 from openneutron.quantize.export import Inputs, Model, as_tuple, dynamic_shapes_of, export_model
 from openneutron.quantize.loop import (
@@ -132,8 +132,11 @@ def convert_model(
     if calibration is not None:
         module = quantize_model(module, calibration, per_channel=per_channel, keep_float=keep_float)
     exported = export_model(module, example_inputs)
-    if not any(op_name(node).startswith("quantized_decomposed.") for node in exported.graph.nodes):
-        canonical = run_passes(exported.module(check_guards=False), ATEN_PASSES, PTQ)
+    if calibration is None:
+        quantized = any(op_name(n).startswith("quantized_decomposed.") for n in exported.graph.nodes)
+        # A file quantized by others has its layers as they shall be; what it leaves in float is opened.
+        passes = FLOAT_PARTS if quantized else ATEN_PASSES
+        canonical = run_passes(exported.module(check_guards=False), passes, PTQ)
         exported = torch.export.export(canonical, as_tuple(example_inputs))
     with stage(LITERT):
         return write(lower_whole(exported, channels_last_io, names))

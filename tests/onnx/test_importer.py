@@ -188,9 +188,31 @@ def test_operators_that_are_not_read(tmp_path):
     refuse(one("Multinomial", attributes={"sample_size": 1}), "ON904", "'it'", "Multinomial", "opset 21")
     refuse(one("Relux", domain="my.domain"), "ON904", "my.domain.Relux", "Did you mean 'Relu'")
     refuse(one("Relux"), "ON903", "Relux")
-    refuse(one("Relu", opset=6), "ON904", "opset 6", "7 to")
+    refuse(one("Add", opset=6, x=("x", "x")), "ON904", "opset 6", "7 to")
+    assert load_onnx(one("Relu", opset=6)).input_names == ("x",)  # which has been the same since
     bad = one("DepthToSpace", attributes={"blocksize": 2, "mode": "ABC"})
     refuse(bad, "ON904", "'it'")
+
+
+def test_weights_of_four_bits(tmp_path):
+    """Packed two to a byte; with scales along an axis they are int8 weights. Inputs of that type are refused."""
+    values = np.array([[-8, 7, 3], [0, -1, 5]], np.int8)
+    weight = helper.make_tensor("w", TensorProto.INT4, (2, 3), values.reshape(-1))
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["r"], axis=0),
+        helper.make_node("Gemm", ["x", "r"], ["y"], transB=1),
+    ]
+    scales = np.array([0.5, 0.25], np.float32)
+    made = model(nodes, [value("x", [1, 3])], [value("y", None)], {"s": scales})
+    made.graph.initializer.append(weight)
+    module, x = load_onnx(save(made, tmp_path)), torch.tensor([[1.0, 2.0, -3.0]])
+    torch.testing.assert_close(module(x), x @ torch.from_numpy(values * scales[:, None]).T)
+    weight.dims[1] = 9
+    made.graph.initializer[-1].CopyFrom(weight)
+    refuse(save(made, tmp_path), "ON903", "'w'", "declares")
+    cast = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)
+    given = model([cast], [value("x", [4], TensorProto.INT4)], [value("y", None)])
+    refuse(save(given, tmp_path), "ON904", "'x'", "int4")
 
 
 def test_a_long_chain_is_refused_quickly(tmp_path):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from onnx import helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from torch import nn
 
 from openneutron.litert.file import read
 from openneutron.litert.reference import Reference
+from openneutron.models.data import load_digits
 from openneutron.models.zoo import find_model
 from openneutron.onnx import load_onnx
 from openneutron.pipeline import compile_model, convert_model
 from openneutron.run.program import load_program
-from tests.onnx.graphs import run_onnxruntime
+from tests.onnx.graphs import model, run_onnxruntime, save, value
 from tests.programs import ReferenceProgram, assert_same
 
 
@@ -58,11 +60,18 @@ def _network(name):
     return entry.build(trained=entry.is_trained).eval(), entry.input_shapes[0]
 
 
+def _samples(name, shape):
+    """Digits for networks of the zoo, which are trained on them; noise for others."""
+    if name in ("small", "lstm"):
+        random = np.random.default_rng(1)
+        return [random.standard_normal(shape).astype(np.float32) for _ in range(8)]
+    return [image[None].numpy() for image in load_digits(shape).train.inputs[:8]]
+
+
 def quantized_file(name, folder, form, activations, per_channel):
     """A network, exported and quantized by others; and inputs to try it with."""
     module, shape = _network(name)
-    random = np.random.default_rng(1)
-    samples = [random.standard_normal(shape).astype(np.float32) for _ in range(8)]
+    samples = _samples(name, shape)
     plain, path = folder / "float.onnx", folder / "quantized.onnx"
     torch.onnx.export(
         module, (torch.from_numpy(samples[0]),), plain, input_names=["x"], verbose=False, external_data=False
@@ -109,6 +118,48 @@ def test_the_program_computes_what_onnxruntime_does(name, form, activations, per
         assert_same(got, reference.outputs(inputs))
         wanted = run_onnxruntime(path, [sample])[0]
         assert np.abs(got[0] - wanted).max() <= step * 1.01
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_a_file_leaves_in_float_is_float_in_litert(tmp_path):
+    """onnxruntime's quantizer leaves an LSTM in float; as LiteRT the whole is written, in both."""
+    path, samples = quantized_file("lstm", tmp_path, QuantFormat.QDQ, QuantType.QUInt8, True)
+    module = load_onnx(path)
+    graph = read(convert_model(module, module.example_inputs), "converted")
+    reference, result, step = Reference(graph), graph.outputs[0].quant, last_step(module)
+    for sample in samples:
+        got = (reference.run([sample])[0].astype(np.float32) - result.zero_point[0]) * result.scale[0]
+        assert np.abs(got - run_onnxruntime(path, [sample])[0]).max() <= step * 1.01
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("window", ["global", "AveragePool 3x2", "padded"])
+def test_a_pool_with_other_parameters_clips_nothing(window, tmp_path):
+    """The mean of large numbers may be small: its scale is not that of what it is the mean of."""
+    attributes = {"kernel_shape": [3, 2], "strides": [2, 2]}
+    if window == "padded":
+        attributes |= {"pads": [1, 1, 1, 1], "kernel_shape": [3, 3]}
+    if window == "global":
+        pool = helper.make_node("GlobalAveragePool", ["a"], ["b"])
+    else:
+        pool = helper.make_node("AveragePool", ["a"], ["b"], **attributes)
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["a"]),
+        pool,
+        helper.make_node("QuantizeLinear", ["b", "s2", "z2"], ["r"]),
+        helper.make_node("DequantizeLinear", ["r", "s2", "z2"], ["y"]),
+    ]
+    weights = {"s": np.float32(0.1), "z": np.int8(0), "s2": np.float32(0.02), "z2": np.int8(5)}
+    path = save(model(nodes, [value("x", (1, 4, 8, 9))], [value("y", None)], weights), tmp_path)
+    module = load_onnx(path)
+    program = compile_model(module, module.example_inputs)
+    assert not program.rejected
+    x = np.random.default_rng(0).standard_normal((1, 4, 8, 9)).astype(np.float32) * 4
+    inputs = (torch.from_numpy(x),)
+    got = load_program(program.pte).run(inputs)
+    assert_same(got, ReferenceProgram(program).outputs(inputs))
+    assert np.abs(got[0] - run_onnxruntime(path, [x])[0]).max() <= 0.0201
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -56,7 +56,7 @@ def _name_ports(graph: Graph, names: Names) -> None:
     """Call inputs and outputs by their names in the model's file."""
     ports = [*zip(graph.inputs, names[0], strict=True), *zip(graph.outputs, names[1], strict=True)]
     wanted = {id(tensor): name for tensor, name in ports}
-    taken = FreshNames(wanted.values())
+    taken = FreshNames([*wanted.values(), *(t.name for t in graph.tensors())])
     for tensor in graph.tensors():
         if id(tensor) in wanted:
             tensor.name = wanted[id(tensor)]

@@ -16,6 +16,7 @@ import torch
 
 from openneutron.diagnostics import fail
 from openneutron.files import read_file
+from openneutron.onnx.narrow import BITS, FLOAT4, INTEGERS, NARROW
 from openneutron.onnx.spec import Unsupported
 
 try:
@@ -45,7 +46,18 @@ _TYPES: dict[int, tuple[torch.dtype, str, str]] = {
     _T.INT64: (torch.int64, "<i8", "int64_data"),
     _T.UINT64: (torch.uint64, "<u8", "uint64_data"),
     _T.BOOL: (torch.bool, "u1", "int32_data"),
+    _T.FLOAT8E4M3FN: (torch.float8_e4m3fn, "u1", "int32_data"),
+    _T.FLOAT8E4M3FNUZ: (torch.float8_e4m3fnuz, "u1", "int32_data"),
+    _T.FLOAT8E5M2: (torch.float8_e5m2, "u1", "int32_data"),
+    _T.FLOAT8E5M2FNUZ: (torch.float8_e5m2fnuz, "u1", "int32_data"),
+    _T.FLOAT8E8M0: (torch.float8_e8m0fnu, "u1", "int32_data"),
+    _T.INT4: (torch.int4, "u1", "int32_data"),
+    _T.UINT4: (torch.uint4, "u1", "int32_data"),
+    _T.INT2: (torch.int2, "u1", "int32_data"),
+    _T.UINT2: (torch.uint2, "u1", "int32_data"),
+    _T.FLOAT4E2M1: (FLOAT4, "u1", "int32_data"),
 }
+_NUMBERS = {dtype: number for number, (dtype, _, _) in _TYPES.items()}
 _VALUE_FIELDS = (
     "raw_data",
     "float_data",
@@ -155,6 +167,11 @@ def torch_dtype(number: int) -> torch.dtype:
     return _TYPES[number][0]
 
 
+def onnx_type(dtype: torch.dtype) -> int:
+    """ONNX's number for one of torch's types."""
+    return _NUMBERS[dtype]
+
+
 def tensor_of(proto: Any, folder: Path | None) -> torch.Tensor:
     """A tensor of the file; what it declares must agree with what is there."""
     dtype = torch_dtype(proto.data_type)
@@ -164,6 +181,8 @@ def tensor_of(proto: Any, folder: Path | None) -> torch.Tensor:
         raise Unsupported(f"it has the shape {list(shape)}", "The file is damaged.", "ON903")
     count = math.prod(shape)
     kind = np.dtype(stored)
+    whole, packed = count, 8 // BITS.get(dtype, 8)
+    count = -(-count // packed)  # several elements share a byte
     if proto.data_location == _T.EXTERNAL:
         raw: Any = _external(proto, folder, count * kind.itemsize)
         values = np.frombuffer(raw, kind)
@@ -185,10 +204,23 @@ def tensor_of(proto: Any, folder: Path | None) -> torch.Tensor:
                 "ON903",
             )
         values = np.array(listed, np.int64 if kind.kind in "iu" and kind.itemsize < 8 else kind).astype(kind)
+    if dtype in NARROW:
+        return _narrow(values, whole, dtype).reshape(shape)
     array = values.reshape(shape).copy() if not values.flags.writeable else values.reshape(shape)
     if dtype in (torch.float16, torch.bfloat16):
         return torch.from_numpy(array.view(np.int16)).view(dtype)
     return torch.from_numpy(array).to(dtype) if dtype == torch.bool else torch.from_numpy(array)
+
+
+def _narrow(values: np.ndarray, count: int, dtype: torch.dtype) -> torch.Tensor:
+    """Elements of less than a byte, the lowest bits first, each in a byte of its own."""
+    bits = BITS.get(dtype, 8)
+    parts = [(values >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
+    flat = np.stack(parts, -1).reshape(-1)[:count].astype(np.uint8)
+    low, high = INTEGERS.get(dtype, (0, 0))
+    if low:
+        flat = np.where(flat > high, flat.astype(np.int16) - (1 << bits), flat).astype(np.int8).view(np.uint8)
+    return torch.from_numpy(flat).view(dtype)
 
 
 def _external(proto: Any, folder: Path | None, size: int) -> bytearray:

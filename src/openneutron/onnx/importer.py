@@ -18,8 +18,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from openneutron.diagnostics import OpenNeutronError, fail, nearest
-from openneutron.onnx.file import OnnxFile, attributes_of, tensor_of
+from openneutron.onnx.file import OnnxFile, attributes_of, onnx_type, tensor_of
 from openneutron.onnx.module import ImportedGraph, OnnxModule, Step
+from openneutron.onnx.narrow import NARROW
 from openneutron.onnx.ops import BY_NAME
 from openneutron.onnx.shapes import Input, settle_inputs
 from openneutron.onnx.spec import MICROSOFT, OLDEST_OPSET, Call, Node, OnnxOp, Store, Unsupported, execute
@@ -79,10 +80,12 @@ class _Importer:
 
     def run(self, shapes: Mapping[str, Sequence[int]]) -> ImportedGraph:
         graph = self.model.graph
-        scope = _Scope(_opsets(self.model.opset_import, self.where))
+        scope = _Scope(_opsets(self.model.opset_import, self.where, graph.node))
         inputs = settle_inputs(graph, set(self.constants), shapes, self.where)
         if self.widen:
             inputs = [replace(given, dtype=wide_type(given.dtype)) for given in inputs]
+            for given in inputs:
+                _check_type(given, self.where)
         for name in self.constants:
             scope.names[name] = name
         for given in inputs:
@@ -322,7 +325,7 @@ class _Importer:
             value = value.real()
         if value is None:
             return b""
-        kind = onnx.helper.np_dtype_to_tensor_dtype(as_array(torch.empty(0, dtype=value.dtype)).dtype)
+        kind = onnx_type(value.dtype)
         return onnx.helper.make_tensor_type_proto(kind, list(value.shape)).SerializeToString()
 
 
@@ -362,9 +365,11 @@ def _inlined(file: OnnxFile) -> Any:
         )
 
 
-def _opsets(imports: Sequence[Any], where: str) -> dict[str, int]:
+def _opsets(imports: Sequence[Any], where: str, nodes: Sequence[Any] = ()) -> dict[str, int]:
     found = {_DOMAINS.get(o.domain, o.domain): int(o.version) for o in imports}
     opset = found.setdefault("", onnx.defs.onnx_opset_version())
+    if nodes and 0 < opset < OLDEST_OPSET and all(_has_not_changed(n, opset) for n in nodes):
+        found[""] = opset = OLDEST_OPSET
     if not OLDEST_OPSET <= opset <= onnx.defs.onnx_opset_version():
         newest = onnx.defs.onnx_opset_version()
         fail(
@@ -376,6 +381,26 @@ def _opsets(imports: Sequence[Any], where: str) -> dict[str, int]:
         )
     found.setdefault(MICROSOFT, 1)
     return found
+
+
+def _has_not_changed(node: Any, opset: int) -> bool:
+    """Whether an operator of an opset before the oldest that is read is the same in that one."""
+    try:
+        old, new = (onnx.defs.get_schema(node.op_type, o, node.domain) for o in (opset, OLDEST_OPSET))
+    except Exception:
+        return False
+    return bool(old.since_version == new.since_version)
+
+
+def _check_type(given: Input, where: str) -> None:
+    """Weights may be narrow; what a program is given has at least 8 bits."""
+    if given.dtype in NARROW:
+        fail(
+            "ON904",
+            f"{where}: input '{given.name}'",
+            f"has the type {str(given.dtype).removeprefix('torch.')}, which no program takes",
+            "Weights may have it; inputs are float or integers of 8 bits and more.",
+        )
 
 
 def _version(node: Node, scope: _Scope) -> int:

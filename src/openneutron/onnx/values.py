@@ -15,6 +15,8 @@ import torch
 import torchao.quantization.pt2e  # noqa: F401  registers the quantized_decomposed operators
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from openneutron.onnx.narrow import opened
+
 Tensor = torch.Tensor
 _RANGES = {torch.int8: (-128, 127), torch.int32: (-(2**31), 2**31 - 1)}
 UNSIGNED_SHIFT = 128
@@ -130,4 +132,5 @@ def as_tensor(value: Any) -> Tensor:
 def as_array(constant: Tensor) -> np.ndarray:
     """The values of a constant without a copy, where NumPy has the type."""
     with unset_fake_temporarily():
-        return (constant.float() if constant.dtype == torch.bfloat16 else constant).detach().numpy()
+        plain = opened(constant)
+        return (plain.float() if plain.dtype == torch.bfloat16 else plain).detach().numpy()

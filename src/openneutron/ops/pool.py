@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from openneutron.litert.build import Builder
-from openneutron.litert.ir import Activation, Builtin, Padding, Tensor
+from openneutron.litert.ir import Activation, Builtin, Padding, Quant, Tensor
 from openneutron.ops.common import as_layer, at_most, nxp_limit, quant_of
 from openneutron.ops.conv import as_nchw, padding_mode, rows_after, spatial
 from openneutron.ops.spec import Call, Case, Constraint, Lowering, OpSpec, Shared, Values
@@ -125,7 +125,7 @@ def _counts_padding(call: Call) -> bool:
 
 def _lower_avg_pool(at: Lowering, call: Call) -> Tensor:
     b, (shape, out) = at.build, _batched(call)
-    x = b.requantize(b.reshape(at(call.input), shape), quant_of(call))
+    x = b.reshape(at(call.input), shape)
     mode = _mode(call)
     if _counts_padding(call):  # zeros that count are zeros of the input
         rows = _explicit(call)
@@ -136,12 +136,53 @@ def _lower_avg_pool(at: Lowering, call: Call) -> Tensor:
             x.quant,
         )
         mode = Padding.VALID
-    if mode is None:
+    if mode is None or (mode is Padding.SAME and _changes_scale(b, x, call)):
         # Padding neither counted nor SAME: windows that the border cuts are smaller than the others.
         sizes = zip(shape[2:], out[2:], _kernel(call), _stride(call), _padding(call), strict=True)
         heights, widths = (_clipped_windows(*a) for a in sizes)
         return _banded_average(b, x, heights, widths, call)
+    if _changes_scale(b, x, call):
+        y = _average(
+            b, b.to_channels_last(x), (out[0], out[2], out[3], out[1]), _kernel(call), _stride(call), call
+        )
+        return b.reshape(b.to_channels_first(y), call.out.shape)
     return _pool(b, Builtin.AVERAGE_POOL_2D, x, out, call, mode)
+
+
+def _changes_scale(b: Builder, x: Tensor, call: Call) -> bool:
+    """Whether the result has parameters of its own, as files quantized by others may have it."""
+    return b.quantized and x.quant != quant_of(call)
+
+
+def _average(
+    b: Builder, x: Tensor, out: tuple[int, ...], kernel: list[int], stride: list[int], call: Call
+) -> Tensor:
+    """Windows without padding of a channels-last tensor, rounded once.
+
+    LiteRT's pools keep their input's parameters. Changing those in front of the pool would clip what only the
+    mean brings into range, behind it round twice; so it is a mean, or a convolution whose weights are all 1.
+    """
+    quant = quant_of(call)
+    if not _changes_scale(b, x, call):
+        options = _window_options(Padding.VALID, kernel, stride)
+        return b.op(Builtin.AVERAGE_POOL_2D, [x], out, quant, options=options)
+    if out[1:3] == (1, 1) and list(x.shape[1:3]) == kernel:
+        return b.op(Builtin.MEAN, [x, b.ints((1, 2))], out, quant, options={"keepDims": True})
+    assert x.quant is not None
+    unit = np.full(out[3], 1 / (kernel[0] * kernel[1]), np.float32)
+    steps = np.float64(np.float32(x.quant.scale[0])) * unit.astype(np.float64)
+    weights = b.const(np.ones((1, *kernel, out[3]), np.int8), Quant.per_axis(unit, axis=3))
+    bias = b.const(np.zeros(out[3], np.int32), Quant.per_axis(steps))
+    options = {
+        "padding": Padding.VALID,
+        "strideH": stride[0],
+        "strideW": stride[1],
+        "depthMultiplier": 1,
+        "dilationHFactor": 1,
+        "dilationWFactor": 1,
+        "fusedActivationFunction": Activation.NONE,
+    }
+    return b.op(Builtin.DEPTHWISE_CONV_2D, [x, weights, bias], out, quant, options=options)
 
 
 @dataclass(frozen=True)
@@ -198,9 +239,8 @@ def _banded_average(b: Builder, x: Tensor, rows_of: Windows, columns_of: Windows
                 part = b.op(
                     Builtin.SLICE, [x, b.ints((0, r.start, c.start, 0)), b.ints(shape)], shape, x.quant
                 )
-            options = _window_options(Padding.VALID, [r.kernel, c.kernel], [r.stride, c.stride])
             pooled = (n, r.count, c.count, channels)
-            pieces.append(b.op(Builtin.AVERAGE_POOL_2D, [part], pooled, x.quant, options=options))
+            pieces.append(_average(b, part, pooled, [r.kernel, c.kernel], [r.stride, c.stride], call))
         rows.append(_join(b, pieces, 2))
     return b.reshape(b.to_channels_first(_join(b, rows, 1)), call.out.shape)
 
@@ -310,7 +350,7 @@ def _divides(call: Call) -> bool:
 def _lower_adaptive(at: Lowering, call: Call) -> Tensor:
     """An average pool for each band of even windows; where the sizes divide, that is one."""
     b, (shape, out) = at.build, _batched(call)
-    x = b.requantize(b.reshape(at(call.input), shape), quant_of(call))
+    x = b.reshape(at(call.input), shape)
     rows, columns = (adaptive_windows(size, o) for size, o in zip(shape[2:], out[2:], strict=True))
     return _banded_average(b, x, rows, columns, call)
 

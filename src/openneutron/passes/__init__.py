@@ -33,7 +33,7 @@ from openneutron.passes.layers import (
 from openneutron.passes.regions import inline_regions
 from openneutron.passes.volume import rewrite_volume_convolutions
 
-__all__ = ["ATEN_PASSES", "BEFORE_PREPARE", "PTQ", "QAT", "Pass", "run_passes"]
+__all__ = ["ATEN_PASSES", "BEFORE_PREPARE", "FLOAT_PARTS", "PTQ", "QAT", "Pass", "run_passes"]
 
 _REMOVE_NO_OPS = Pass("RemoveNoOps", "every call computes or moves something", remove_no_ops)
 _REWRITE_CONSTANT_MATMUL = Pass(
@@ -51,6 +51,16 @@ _FOLD_PARAMETERS = Pass(
     requires=("FoldConstants",),
     modes=(PTQ,),
 )
+
+_DECOMPOSE_UNSUPPORTED = Pass(
+    "DecomposeUnsupported",
+    "an operator outside the table is there only if it cannot be expressed in it",
+    decompose_unsupported,
+    requires=("ReplaceInPlace", "RewriteConstantMatmul"),
+)
+
+# Run on what a model that others quantized leaves in float, before the whole of it is written as LiteRT.
+FLOAT_PARTS: tuple[Pass, ...] = (_DECOMPOSE_UNSUPPORTED,)
 
 # Run on the exported module before torchao's prepare functions, which fold batch norms before they ask the
 # quantizer for anything.
@@ -100,12 +110,7 @@ ATEN_PASSES: tuple[Pass, ...] = (
         "no convolution goes over three dimensions",
         rewrite_volume_convolutions,
     ),
-    Pass(
-        "DecomposeUnsupported",
-        "an operator outside the table is there only if it cannot be expressed in it",
-        decompose_unsupported,
-        requires=("ReplaceInPlace", "RewriteConstantMatmul"),
-    ),
+    _DECOMPOSE_UNSUPPORTED,
     _REMOVE_NO_OPS,  # decompositions leave some,
     _REWRITE_CONSTANT_MATMUL,  # and contain products
     _FOLD_CONSTANTS,

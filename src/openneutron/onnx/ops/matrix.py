@@ -63,10 +63,12 @@ def _einsum(call: Call) -> Tensor:
 
 
 def _batch_norm(call: Call) -> Any:
-    if call.attr("training_mode", 0) or len([o for o in call.node.outputs if o]) > 1:
-        raise Unsupported("it is in training mode", "Export the model in evaluation mode.")
     if not call.attr("spatial", 1):
         raise Unsupported("its attribute spatial is 0", "Statistics per channel are read.")
+    if call.attr("training_mode", 0):
+        return _norm_by_batch(call)
+    if len([o for o in call.node.outputs if o]) > 1:
+        raise Unsupported("it is in training mode", "Export the model in evaluation mode.")
     x, scale, bias, mean, variance = call.tensors()
     if x.dtype != scale.dtype or x.dtype != mean.dtype:
         kind = mean.dtype
@@ -75,6 +77,19 @@ def _batch_norm(call: Call) -> Any:
         )
         return y.to(x.dtype)
     return F.batch_norm(x, mean, variance, scale, bias, False, 0.0, _epsilon(call))
+
+
+def _norm_by_batch(call: Call) -> tuple[Tensor, ...]:
+    """In training mode: by the statistics of what is given, and with them the running ones moved on."""
+    x, scale, bias, mean, variance = call.tensors()
+    dims = [0, *range(2, x.dim())]
+    seen = x.mean(dims, True)
+    spread = (x - seen).square().mean(dims, True)
+    lines = [1, -1] + [1] * (x.dim() - 2)
+    y = (x - seen) * torch.rsqrt(spread + _epsilon(call)) * scale.reshape(lines) + bias.reshape(lines)
+    kept = float(call.attr("momentum", 0.9))
+    running = [old * kept + new.reshape(-1) * (1 - kept) for old, new in ((mean, seen), (variance, spread))]
+    return (y.to(x.dtype), *running)[: len(call.node.outputs)]
 
 
 def _epsilon(call: Call) -> float:

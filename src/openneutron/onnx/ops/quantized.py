@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 
 from openneutron.onnx.file import torch_dtype
+from openneutron.onnx.narrow import INTEGERS, NARROW, closed, opened
 from openneutron.onnx.ops.matrix import matmul
 from openneutron.onnx.ops.window import average, convolve, global_average
-from openneutron.onnx.spec import MICROSOFT, Call, OnnxOp, Run, Unsupported, normalized
+from openneutron.onnx.spec import MICROSOFT, Call, Case, OnnxOp, Run, Unsupported, normalized
 from openneutron.onnx.values import (
     UNSIGNED_SHIFT,
     Dequantized,
@@ -68,14 +69,14 @@ def _as_int8(value: Value, call: Call, index: int) -> tuple[Tensor, bool]:
     if isinstance(value, Quantized):
         return value.ints, value.unsigned
     assert isinstance(value, torch.Tensor)
-    if value.dtype == torch.uint8:
-        if call.is_static(index):
-            ints = call.constant(
-                f"{call.node.inputs[index]}_int8", lambda: shifted(call.real_constant(index))
-            )
-            return ints, True
-        return shifted(value), True
-    return value, False
+    plain, narrow = opened(value), value.dtype in INTEGERS
+    unsigned = plain.dtype == torch.uint8
+    if not (unsigned or narrow):
+        return value, False
+    if not call.is_static(index):
+        return (shifted(plain) if unsigned else plain), unsigned
+    make = shifted if unsigned else torch.clone
+    return call.constant(f"{call.node.inputs[index]}_int8", lambda: make(call.real_constant(index))), unsigned
 
 
 def dequantized(call: Call, index: int, scale: int, zero: int, axis: int = 1) -> Value:
@@ -94,10 +95,10 @@ def dequantized(call: Call, index: int, scale: int, zero: int, axis: int = 1) ->
 
 def _in_float(call: Call, ints: Tensor, scale: int, zero: int, axis: int) -> Tensor:
     """Other types, blocks, or parameters that are computed: in ordinary arithmetic."""
-    s = _along(call, call.tensor(scale), ints, axis)
+    s, ints = _along(call, call.tensor(scale), ints, axis), opened(ints)
     wide = ints.to(torch.int32 if not ints.is_floating_point() else torch.float32)
     if call.has(zero):
-        wide = wide - _along(call, call.tensor(zero), ints, axis).to(wide.dtype)
+        wide = wide - _along(call, opened(call.tensor(zero)), ints, axis).to(wide.dtype)
     return (wide.to(torch.float32) * s.to(torch.float32)).to(s.dtype)
 
 
@@ -122,6 +123,7 @@ _INTEGERS = {
     torch.uint8: (0, 255),
     torch.int16: (-32768, 32767),
     torch.uint16: (0, 65535),
+    **INTEGERS,
 }
 
 
@@ -132,13 +134,16 @@ def _quantize_linear(call: Call) -> Value:
     fixed = call.is_static(1) and (not call.has(2) or call.is_static(2)) and not call.attr("block_size", 0)
     if fixed and dtype in (torch.int8, torch.uint8) and x.dtype == torch.float32:
         return quantize(x, _with_parameters(call, x, 1, 2, dtype == torch.uint8, axis))
-    if dtype not in _INTEGERS:
-        raise Unsupported(f"it quantizes to {dtype}", "int8, uint8, int16 and uint16 are read.")
+    if dtype not in _INTEGERS and dtype not in NARROW:
+        raise Unsupported(f"it quantizes to {dtype}", "Integers of 2, 4, 8 and 16 bits are read.")
+    y = x / _along(call, call.tensor(1), x, axis).to(x.dtype)
+    if dtype not in _INTEGERS:  # floats of 4 or 8 bits, whose zero point is 0
+        return closed(y, dtype, bool(call.attr("saturate", 1)))
     low, high = _INTEGERS[dtype]
-    y = torch.round(x / _along(call, call.tensor(1), x, axis).to(x.dtype)).to(torch.int32)
+    y = torch.round(y).to(torch.int32)
     if call.has(2):
-        y = y + _along(call, call.tensor(2), x, axis).to(torch.int32)
-    return torch.clamp(y, low, high).to(dtype)
+        y = y + _along(call, opened(call.tensor(2)), x, axis).to(torch.int32)
+    return closed(torch.clamp(y, low, high), dtype)
 
 
 def _quantized_type(call: Call) -> torch.dtype:
@@ -284,30 +289,76 @@ def _fast_gelu(call: Call) -> Any:
     return F.gelu(x if bias is None else x + bias, approximate="tanh")
 
 
-def _ms(name: str, run: Run, note: str = "") -> OnnxOp:
-    return OnnxOp(name, 1, run, domain=MICROSOFT, fold=False, note=note)
+def _ms(name: str, run: Run, *cases: Case) -> OnnxOp:
+    return OnnxOp(name, 1, run, domain=MICROSOFT, fold=False, cases=cases)
+
+
+def _drawn(*shape: int) -> np.ndarray:
+    return np.random.default_rng(len(shape)).integers(-128, 128, shape).astype(np.int8)
+
+
+_IN, _OUT = (np.float32(0.05), np.int8(3)), (np.float32(0.04), np.int8(-5))
+_IMAGE = (1, 4, 6, 8)
+
+
+def _unary_case(out: tuple[Any, Any] = _OUT, **attributes: Any) -> Case:
+    return Case("int8", (_drawn(*_IMAGE), *_IN, *out), attributes, (1, 2, 3, 4))
+
+
+_BINARY_CASE = Case("int8", (_drawn(*_IMAGE), *_IN, _drawn(4, 1, 1), *_OUT, *_OUT), {}, (1, 2, 3, 4, 5, 6, 7))
+_SHARES = (np.float32(1 / 256), np.int8(-128))
 
 
 OPERATORS: tuple[OnnxOp, ...] = (
-    OnnxOp("QuantizeLinear", 25, _quantize_linear, note="int8, uint8, int16, uint16"),
+    OnnxOp("QuantizeLinear", 25, _quantize_linear),
     OnnxOp("DequantizeLinear", 25, _dequantize_linear, fold=False),
     OnnxOp("DynamicQuantizeLinear", 11, _dynamic_quantize),
     OnnxOp("QLinearConv", 10, _qlinear_conv, fold=False),
     OnnxOp("QLinearMatMul", 21, _qlinear_matmul, fold=False),
     OnnxOp("MatMulInteger", 10, _matmul_integer),
     OnnxOp("ConvInteger", 10, _conv_integer),
-    OnnxOp("QuantizeLinear", 1, _quantize_linear, domain=MICROSOFT),
-    OnnxOp("DequantizeLinear", 1, _dequantize_linear, domain=MICROSOFT, fold=False),
-    _ms("QGemm", _qgemm),
-    _ms("QLinearAdd", _qlinear_binary(torch.add)),
-    _ms("QLinearMul", _qlinear_binary(torch.mul)),
-    _ms("QLinearConcat", _qlinear_concat),
-    _ms("QLinearSigmoid", _qlinear_unary(lambda call, x: torch.sigmoid(x))),
-    _ms("QLinearLeakyRelu", _qlinear_unary(lambda call, x: F.leaky_relu(x, float(call.attr("alpha", 0.01))))),
-    _ms("QLinearSoftmax", _qlinear_unary(_softmax)),
-    _ms("QLinearAveragePool", _qlinear_unary(_first_channels(average))),
-    _ms("QLinearGlobalAveragePool", _qlinear_unary(_first_channels(lambda call, x: global_average(x)))),
-    _ms("QLinearReduceMean", _qlinear_unary(_reduce_mean)),
-    OnnxOp("Gelu", 1, lambda call: F.gelu(call.tensor(0)), domain=MICROSOFT),
-    OnnxOp("FastGelu", 1, _fast_gelu, domain=MICROSOFT),
-)
+    OnnxOp(
+        "QuantizeLinear", 1, _quantize_linear, domain=MICROSOFT,
+        cases=(Case("int8", (_IMAGE, *_OUT), {}, (1, 2)),),
+    ),
+    OnnxOp(
+        "DequantizeLinear", 1, _dequantize_linear, domain=MICROSOFT, fold=False,
+        cases=(Case("int8", (_drawn(*_IMAGE), *_IN), {}, (1, 2)),),
+    ),
+    _ms("QGemm", _qgemm, Case(
+        "int8",
+        (_drawn(2, 8), *_IN, _drawn(5, 8), np.float32(0.02), np.int8(0),
+         np.arange(-2, 3, dtype=np.int32) * 99, np.float32(0.3), np.int8(7)),
+        {"transB": 1}, tuple(range(1, 9)),
+    )),
+    _ms("QLinearAdd", _qlinear_binary(torch.add), _BINARY_CASE),
+    _ms("QLinearMul", _qlinear_binary(torch.mul), _BINARY_CASE),
+    _ms("QLinearConcat", _qlinear_concat, Case(
+        "int8", (*_OUT, _drawn(*_IMAGE), *_IN, _drawn(1, 2, 6, 8), *_OUT), {"axis": 1}, (0, 1, 3, 4, 5, 6, 7)
+    )),
+    _ms("QLinearSigmoid", _qlinear_unary(lambda call, x: torch.sigmoid(x)), _unary_case(_SHARES)),
+    _ms(
+        "QLinearLeakyRelu",
+        _qlinear_unary(lambda call, x: F.leaky_relu(x, float(call.attr("alpha", 0.01)))),
+        _unary_case(alpha=0.1),
+    ),
+    _ms("QLinearSoftmax", _qlinear_unary(_softmax), _unary_case(_SHARES, axis=-1, opset=13)),
+    _ms(
+        "QLinearAveragePool",
+        _qlinear_unary(_first_channels(average)),
+        _unary_case(kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 0, 1]),
+    ),
+    _ms(
+        "QLinearGlobalAveragePool",
+        _qlinear_unary(_first_channels(lambda call, x: global_average(x))),
+        _unary_case(channels_last=0),
+    ),
+    _ms("QLinearReduceMean", _qlinear_unary(_reduce_mean)),  # onnxruntime defines it, and has no kernel
+    OnnxOp(
+        "Gelu", 1, lambda call: F.gelu(call.tensor(0)), domain=MICROSOFT, cases=(Case("float", (_IMAGE,)),)
+    ),
+    OnnxOp(
+        "FastGelu", 1, _fast_gelu, domain=MICROSOFT,
+        cases=(Case("bias", (_IMAGE, (8,)), {}, (1,)),),
+    ),
+)  # fmt: skip

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from openneutron.onnx.file import torch_dtype
+from openneutron.onnx.narrow import closed, opened
 from openneutron.onnx.spec import Call, Case, OnnxOp, Unsupported, normalized
 from openneutron.onnx.values import Dequantized, Quantized, Tensor, as_array, wide_type
 
@@ -375,18 +376,22 @@ def _eye_like(call: Call) -> Tensor:
     return torch.from_numpy(np.eye(rows, columns, offset)).to(dtype)
 
 
-def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+def _converted(call: Call, dtype: torch.dtype) -> Tensor:
     """A conversion; a real number becomes whole by dropping its fraction."""
-    return x if x.dtype == dtype else x.to(dtype)
+    x = call.tensor(0)
+    if x.dtype == dtype:
+        return x
+    rounding = call.choice("round_mode", ("up", "down", "nearest"), "up")
+    return closed(opened(x), dtype, bool(call.attr("saturate", 1)), rounding)
 
 
 def _cast(call: Call) -> Tensor:
     dtype = torch_dtype(int(call.required("to")))
-    return cast(call.tensor(0), wide_type(dtype) if call.store.widen else dtype)
+    return _converted(call, wide_type(dtype) if call.store.widen else dtype)
 
 
 def _cast_like(call: Call) -> Tensor:
-    return cast(call.tensor(0), call.tensor(1).dtype)
+    return _converted(call, call.tensor(1).dtype)
 
 
 def _i(*values: int) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,12 +159,12 @@ def _max_pool(call: Call) -> Any:
         raise Unsupported(f"its input has {rank} spatial dimensions", "1, 2 and 3 are read.")
     function: Any = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[rank - 1]
     indices = len(call.node.outputs) > 1 and bool(call.node.outputs[1])
-    floor = [(n + 2 * b - e) // s + 1 for n, b, e, s in zip(sizes, w.before, w.extent, w.stride, strict=True)]
-    plain = all(2 * b <= k for b, k in zip(w.before, w.kernel, strict=True)) and outs == floor
+    even = _even_padding(sizes, outs, w)
     integer = not x.is_floating_point() and x.dtype != torch.int64
     source = x.to(torch.int64) if integer else x
-    if plain:
-        y = function(source, w.kernel, w.stride, w.before, w.dilation, False, indices)
+    if even is not None:
+        y = function(source, w.kernel, w.stride, even.padding, w.dilation, even.ceil, indices)
+        y = tuple(_cropped(part, outs, even.skip) for part in y) if indices else _cropped(y, outs, even.skip)
     elif indices:
         raise Unsupported("it returns indices with asymmetric padding")
     else:
@@ -193,11 +194,42 @@ def _flat_indices(call: Call, places: Tensor, x: Tensor) -> Tensor:
     return places + planes * plane
 
 
-def _cropped(y: Tensor, sizes: list[int]) -> Tensor:
+def _cropped(y: Tensor, sizes: list[int], skip: Sequence[int] | None = None) -> Tensor:
     for i, size in enumerate(sizes):
         if y.shape[i + 2] != size:
-            y = y.narrow(i + 2, 0, size)
+            y = y.narrow(i + 2, skip[i] if skip else 0, size)
     return y
+
+
+@dataclass(frozen=True)
+class _Even:
+    """Padding that is the same on both sides, as torch has it, and how many windows it adds in front."""
+
+    padding: list[int]
+    ceil: bool
+    skip: list[int]
+
+
+def _even_padding(sizes: list[int], outs: list[int], w: Window) -> _Even | None:
+    """Even padding that gives the windows of the uneven one among others; what is too many is cut off.
+
+    So a pool stays one operator: elements that padding adds never count, nor do those that ceil mode reaches.
+    """
+    most = w.kernel if len(sizes) == 3 else w.extent  # torch pads by at most half a window
+    for ceil in (False, True):
+        found = []
+        lines = zip(sizes, outs, w.before, w.extent, most, w.stride, strict=True)
+        for n, out, before, reach, window, step in lines:
+            for pad in range(before, window // 2 + 1, step):
+                count = (n + 2 * pad - reach + (step - 1 if ceil else 0)) // step + 1
+                if ceil and (count - 1) * step >= n + pad:
+                    count -= 1  # torch leaves out a window that begins behind the input
+                if count - (pad - before) // step >= out:
+                    found.append((pad, (pad - before) // step))
+                    break
+        if len(found) == len(sizes):
+            return _Even([p for p, _ in found], ceil, [s for _, s in found])
+    return None
 
 
 def average(call: Call, x: Tensor) -> Tensor:
@@ -210,10 +242,10 @@ def average(call: Call, x: Tensor) -> Tensor:
     outs, reads = _pooled_sizes(call, sizes, w)
     with_pads = bool(call.attr("count_include_pad", 0))
     function: Any = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank - 1]
-    floor = [(n + 2 * b - k) // s + 1 for n, b, k, s in zip(sizes, w.before, w.kernel, w.stride, strict=True)]
-    plain = all(2 * b <= k for b, k in zip(w.before, w.kernel, strict=True)) and outs == floor
-    if plain and max(w.dilation) == 1 and w.symmetric:
-        return function(x, w.kernel, w.stride, w.before, False, with_pads)
+    even = _even_padding(sizes, outs, w) if max(w.dilation) == 1 else None
+    if even is not None and (not with_pads or (w.symmetric and even == _Even(w.before, False, [0] * rank))):
+        y = function(x, w.kernel, w.stride, even.padding, even.ceil, with_pads)
+        return _cropped(y, outs, even.skip)
     # The sum over each window, by a depthwise convolution, over the number of elements that count.
     x = F.pad(x, torch_pads(w.before, reads))
     channels = int(x.shape[1])
@@ -380,7 +412,7 @@ OPERATORS: tuple[OnnxOp, ...] = (
     OnnxOp("LpPool", 22, _lp_pool),
     OnnxOp("GlobalAveragePool", 22, lambda call: global_average(call.tensor(0))),
     OnnxOp("GlobalMaxPool", 22, _global_max),
-    OnnxOp("GlobalLpPool", 22, _global_lp),
+    OnnxOp("GlobalLpPool", 22, _global_lp, cases=(Case("p 3", ((2, 3, 4, 5),), {"p": 3}),)),
     OnnxOp("MaxUnpool", 22, _max_unpool),
     OnnxOp(
         "DepthToSpace",
