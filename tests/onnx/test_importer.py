@@ -195,7 +195,7 @@ def test_operators_that_are_not_read(tmp_path):
 
 
 def test_weights_of_four_bits(tmp_path):
-    """Packed two to a byte; with scales along an axis they are int8 weights. Inputs of that type are refused."""
+    """Packed two to a byte; with scales along an axis they are int8 weights; inputs are refused."""
     values = np.array([[-8, 7, 3], [0, -1, 5]], np.int8)
     weight = helper.make_tensor("w", TensorProto.INT4, (2, 3), values.reshape(-1))
     nodes = [

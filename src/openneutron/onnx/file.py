@@ -16,7 +16,7 @@ import torch
 
 from openneutron.diagnostics import fail
 from openneutron.files import read_file
-from openneutron.onnx.narrow import BITS, FLOAT4, INTEGERS, NARROW
+from openneutron.onnx.narrow import BITS, FLOAT4, INT2, INT4, INTEGERS, NARROW, UINT2, UINT4
 from openneutron.onnx.spec import Unsupported
 
 try:
@@ -51,10 +51,10 @@ _TYPES: dict[int, tuple[torch.dtype, str, str]] = {
     _T.FLOAT8E5M2: (torch.float8_e5m2, "u1", "int32_data"),
     _T.FLOAT8E5M2FNUZ: (torch.float8_e5m2fnuz, "u1", "int32_data"),
     _T.FLOAT8E8M0: (torch.float8_e8m0fnu, "u1", "int32_data"),
-    _T.INT4: (torch.int4, "u1", "int32_data"),
-    _T.UINT4: (torch.uint4, "u1", "int32_data"),
-    _T.INT2: (torch.int2, "u1", "int32_data"),
-    _T.UINT2: (torch.uint2, "u1", "int32_data"),
+    _T.INT4: (INT4, "u1", "int32_data"),
+    _T.UINT4: (UINT4, "u1", "int32_data"),
+    _T.INT2: (INT2, "u1", "int32_data"),
+    _T.UINT2: (UINT2, "u1", "int32_data"),
     _T.FLOAT4E2M1: (FLOAT4, "u1", "int32_data"),
 }
 _NUMBERS = {dtype: number for number, (dtype, _, _) in _TYPES.items()}

@@ -10,9 +10,11 @@ import torch
 
 Tensor = torch.Tensor
 
-BITS = {torch.int4: 4, torch.uint4: 4, torch.int2: 2, torch.uint2: 2, torch.float4_e2m1fn_x2: 4}
-INTEGERS = {torch.int4: (-8, 7), torch.uint4: (0, 15), torch.int2: (-2, 1), torch.uint2: (0, 3)}
+# Not in torch's type stubs.
+INT4, UINT4, INT2, UINT2 = (getattr(torch, name) for name in ("int4", "uint4", "int2", "uint2"))
 FLOAT4 = torch.float4_e2m1fn_x2  # one value per byte here, whatever torch packs into it
+BITS = {INT4: 4, UINT4: 4, INT2: 2, UINT2: 2, FLOAT4: 4}
+INTEGERS = {INT4: (-8, 7), UINT4: (0, 15), INT2: (-2, 1), UINT2: (0, 3)}
 _FLOAT4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _POWERS = torch.float8_e8m0fnu
 _LARGEST = {
