@@ -8,8 +8,9 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from openneutron.commands.exported import load_exported
 from openneutron.diagnostics import OpenNeutronError, fail
@@ -172,9 +173,17 @@ def load_function(text: str) -> Callable[..., Any]:
     return _function(Path(f"{file}.py"), name)
 
 
+class _Uncached(SourceFileLoader):
+    """Neither reads nor leaves bytecode: nothing appears beside the user's file, and every edit is seen."""
+
+    def path_stats(self, path: str) -> NoReturn:
+        """Without a time of change nothing is cached."""
+        raise OSError(f"{path}: not cached")
+
+
 def _function(path: Path, name: str) -> Callable[..., Any]:
     read_file(path)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(path.stem, path, loader=_Uncached(path.stem, str(path)))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.resolve().parent))  # so that the file can import its neighbours
