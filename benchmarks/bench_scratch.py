@@ -2,11 +2,13 @@
 
     python benchmarks/bench_scratch.py [--vela PATH/TO/vela]
 
-"size" is what `--optimise size` needs beyond the caller's inputs and outputs, "with i/o" the sum with them,
-which is what Vela counts. With `--vela` (ethos-u-vela in an environment of its own) Arm's compiler runs on
+All figures are with inputs and outputs, as Vela counts: "perform." in buffers of their own beside the scratch
+memory, "kept" `--optimise size --keep-inputs`, "size" `--optimise size`, where they lie in one arena with the
+rest. "bound" is the most bytes live at once in the order chosen: no placement is smaller. With `--vela` (ethos-u-vela in an environment of its own) Arm's compiler runs on
 the same files; otherwise its recorded figures are printed: Vela 5.2, Ethos-U55-64, `--optimise Size`. NXP's
-figures are published ones. Every program in size mode is run and compared with the one computed whole. The
-last column is the bar and whether it is met; the exit status is 1 if one is not.
+figures are published ones, of scratch alone. Every program in size mode is run and compared with the one
+computed whole. The last column is the bar (Vela's figure where there is no other) and whether it is met; the
+exit status is 1 if one is not.
 """
 
 from __future__ import annotations
@@ -34,16 +36,17 @@ NXP = {"CifarNet": 40.0, "MobileNetV1-0.25-128": 96.0, "DS-CNN (MLPerf Tiny)": 1
 VELA = {
     "CifarNet": 15.0,
     "MobileNetV1-0.25-128": 80.0,
+    "autoencoder 640": 0.75,
     "MobileNetV2-224": 353.5,
     "DS-CNN (MLPerf Tiny)": 15.6,
     "ResNet-8 (MLPerf Tiny)": 35.0,
 }
-BARS = {
-    "CifarNet": 15.0,
-    "MobileNetV1-0.25-128": 64.0,
-    "MobileNetV2-224": 256.0,
-    "DS-CNN (MLPerf Tiny)": 15.6,
-    "ResNet-8 (MLPerf Tiny)": 35.0,
+BARS = {  # with inputs and outputs
+    "CifarNet": 11.0,
+    "MobileNetV1-0.25-128": 56.0,
+    "MobileNetV2-224": 170.0,
+    "DS-CNN (MLPerf Tiny)": 10.0,
+    "ResNet-8 (MLPerf Tiny)": 22.0,
 }
 CYCLES_BAR = 1.05
 
@@ -58,7 +61,7 @@ def main() -> int:
     print(
         "KiB of SRAM for activations; Vela " + ("run here" if options.vela else "as recorded (version 5.2)")
     )
-    print(f"{'network':<24}{'perform.':>9}{'size':>8}{'bound':>8}{'with i/o':>10}", end="")
+    print(f"{'network':<24}{'perform.':>9}{'kept':>8}{'size':>8}{'bound':>8}", end="")
     print(f"{'cycles':>9}{'Vela':>8}{'NXP':>8}{'equal':>7}{'seconds':>9}  bar")
     missed = 0
     for name, make in NETWORKS.items():
@@ -69,23 +72,25 @@ def main() -> int:
             continue
         whole, _ = compiled(graph, "performance")
         small, seconds = compiled(graph, "size")
-        ports = sum(d.bytes for d in (*small.program.inputs, *small.program.outputs))
+        kept, _ = compiled(graph, "size", keep_inputs=True)
         vela = run_vela(options.vela, graph) if options.vela else VELA.get(name)
-        ratio, same, bar = small.cycles / whole.cycles, equal(graph, whole, small), BARS[name]
-        met = small.scratch_bytes <= bar * 1024 and ratio <= CYCLES_BAR and same
+        ratio, same = small.cycles / whole.cycles, equal(graph, whole, kept, small)
+        bar = BARS.get(name, vela)
+        met = (bar is None or small.reserve_bytes <= bar * 1024) and ratio <= CYCLES_BAR and same
         missed += not met
         print(
-            f"{name:<24}{kib(whole.scratch_bytes):>9}{kib(small.scratch_bytes):>8}{kib(small.scratch_bound):>8}"
-            f"{kib(small.scratch_bytes + ports):>10}{ratio - 1:>+9.2%}{text(vela):>8}{text(NXP.get(name)):>8}"
-            f"{'yes' if same else 'NO':>7}{seconds:>9.2f}  {bar} and +5 %: {'met' if met else 'MISSED'}"
+            f"{name:<24}{kib(whole.reserve_bytes):>9}{kib(kept.reserve_bytes):>8}{kib(small.reserve_bytes):>8}"
+            f"{kib(small.scratch_bound):>8}{ratio - 1:>+9.2%}{text(vela):>8}{text(NXP.get(name)):>8}"
+            f"{'yes' if same else 'NO':>7}{seconds:>9.2f}  {text(bar)} and +5 %: {'met' if met else 'MISSED'}"
         )
     return 1 if missed else 0
 
 
-def compiled(graph: Graph, optimise: str) -> tuple[CompiledGraph, float]:
+def compiled(graph: Graph, optimise: str, keep_inputs: bool = False) -> tuple[CompiledGraph, float]:
     """The program and the seconds of CPU time it took."""
     began = time.process_time()
-    program = compile_graph(graph, find_target("imxrt700"), CompileOptions(optimise=optimise))
+    options = CompileOptions(optimise=optimise, keep_inputs=keep_inputs)
+    program = compile_graph(graph, find_target("imxrt700"), options)
     return program, time.process_time() - began
 
 
@@ -93,8 +98,8 @@ def equal(graph: Graph, *programs: CompiledGraph) -> bool:
     """Whether programs give the same bits for one random input."""
     rng = np.random.default_rng(0)
     inputs = [rng.integers(-128, 128, t.shape).astype(t.dtype) for t in graph.inputs]
-    first, second = (NativeModel(p.microcode, p.weights).run(inputs) for p in programs)
-    return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+    first, *others = (NativeModel(p.microcode, p.weights).run(inputs) for p in programs)
+    return all(np.array_equal(a, b) for found in others for a, b in zip(first, found, strict=True))
 
 
 def run_vela(vela: Path, graph: Graph) -> float | None:

@@ -67,16 +67,24 @@ class Network:
         self.x = self.b.op(Builtin.ADD, [other, self.x], self.x.shape, self._quant(), options=options)
         return self
 
+    def dense(self, size: int, relu: bool = True) -> Network:
+        """Fully connected, of a map as a row."""
+        flat = self.x if self.x.rank == 2 else self.b.reshape(self.x, (1, self.x.elements))
+        weights, bias = self._weights(flat, (size, flat.shape[1]), 0)
+        options = {"fusedActivationFunction": int(Activation.RELU if relu else Activation.NONE),
+                   "keepNumDims": False}  # fmt: skip
+        self.x = self.b.op(
+            Builtin.FULLY_CONNECTED, [flat, weights, bias], (1, size), self._quant(), options=options
+        )
+        return self
+
     def classify(self, classes: int) -> Graph:
         """Flatten, fully connected, softmax."""
-        flat = self.b.reshape(self.x, (1, self.x.elements))
-        weights, bias = self._weights(flat, (classes, flat.shape[1]), 0)
-        options = {"fusedActivationFunction": 0, "keepNumDims": False}
-        y = self.b.op(
-            Builtin.FULLY_CONNECTED, [flat, weights, bias], (1, classes), self._quant(), options=options
-        )
+        self.dense(classes, relu=False)
         quant = Quant.per_tensor(1 / 256, -128)
-        return self.b.graph([self.b.op(Builtin.SOFTMAX, [y], (1, classes), quant, options={"beta": 1.0})])
+        return self.b.graph(
+            [self.b.op(Builtin.SOFTMAX, [self.x], (1, classes), quant, options={"beta": 1.0})]
+        )
 
 
 def cifarnet() -> Graph:
@@ -122,6 +130,22 @@ def mobilenet_v2(size: int = 224, classes: int = 1000) -> Graph:
     return net.pool(Builtin.AVERAGE_POOL_2D, (rows, columns), (1, 1)).classify(classes)
 
 
+def autoencoder() -> Graph:
+    """Anomaly detection as in MLPerf Tiny: fully connected, 640 to 8 and back."""
+    net = Network(1, 640)
+    for size in (128, 128, 128, 128, 8, 128, 128, 128, 128):
+        net.dense(size)
+    return net.b.graph([net.dense(640, relu=False).x])
+
+
+def wake_word() -> Graph:
+    """Streaming wake words as in MLPerf Tiny: 30 frames of 40 features, separable convolutions over time."""
+    net = Network(1, 30, 1, 40)
+    for channels, taps in ((128, 3), (128, 5), (128, 9), (32, 13)):
+        net.conv(0, (taps, 1)).conv(channels, 1)
+    return net.classify(3)
+
+
 def shared(name: str) -> Callable[[], Graph]:
     """A trained model beside the repository; FileNotFoundError where it is absent."""
     return lambda: read((SHARED_MODELS / name).read_bytes(), name)
@@ -130,7 +154,10 @@ def shared(name: str) -> Callable[[], Graph]:
 NETWORKS: dict[str, Callable[[], Graph]] = {
     "CifarNet": cifarnet,
     "MobileNetV1-0.25-128": mobilenet_v1,
+    "MobileNetV1-0.25-96": lambda: mobilenet_v1(0.25, 96, 2),
     "MobileNetV2-224": mobilenet_v2,
+    "autoencoder 640": autoencoder,
+    "wake word 30x40": wake_word,
     "DS-CNN (MLPerf Tiny)": shared("mlperf_tiny_kws_dscnn_int8.tflite"),
     "ResNet-8 (MLPerf Tiny)": shared("mlperf_tiny_ic_resnet8_int8.tflite"),
 }

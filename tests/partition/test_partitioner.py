@@ -243,3 +243,19 @@ def test_a_program_of_core_operators_is_traced_once(monkeypatch) -> None:
 def test_convolution_without_a_batch_is_delegated() -> None:
     delegated = _lower(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), *_inputs(3, 8, 8))
     assert compute_nodes(delegated.manager) == []
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.conv(x) + x)
+
+
+def test_a_sum_with_its_activation_is_one_operator_in_integers() -> None:
+    partitioner = _lower(Residual(), *_inputs(1, 3, 8, 8)).partitioner
+    bodies = [[node.name for node in cluster.body] for group in partitioner.partitions for cluster in group]
+    assert [len(body) for body in bodies if any("add" in name for name in body)] == [2]
+    assert all(len(cluster.parts) == 1 for group in partitioner.partitions for cluster in group)

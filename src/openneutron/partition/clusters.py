@@ -197,8 +197,8 @@ class _Finder:
                         group[member] = mine
         position = self.position = {node: index for index, node in enumerate(program.graph.nodes)}
         for members in {id(m): m for m in group.values()}.values():
-            if len(members) > 1:
-                members.sort(key=position.__getitem__)
+            members.sort(key=position.__getitem__)
+            if len(members) > 1 and not _is_with_activation(members):
                 self.islands.update(dict.fromkeys(members, members))
 
     def _is_real(self, node: Node) -> bool:
@@ -365,6 +365,18 @@ def _is_plain_copy(node: Node) -> bool:
         return False
     source, copy = tensor_of(node.all_input_nodes[0]), tensor_of(node)
     return source is not None and copy is not None and source.dtype == copy.dtype
+
+
+def _is_with_activation(nodes: Sequence[Node]) -> bool:
+    """Whether nodes are an operator and the activation that fuses into it: one kernel in integers."""
+    spec = find(op_name(nodes[0]))
+    return (
+        len(nodes) == 2
+        and spec is not None
+        and spec.fuses_activation
+        and _only_user(nodes[0]) is nodes[1]
+        and _fused_activation(nodes[1]) is not None
+    )
 
 
 def _fused_activation(node: Node) -> Activation | None:
