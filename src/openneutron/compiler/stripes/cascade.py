@@ -19,7 +19,7 @@ import numpy as np
 from openneutron.compiler.memory.place import aligned
 from openneutron.compiler.memory.storage import Buffer, Home, Storage
 from openneutron.compiler.microcode.format import MAX_STAGES, Step
-from openneutron.compiler.stripes.stripes import Reach, Stage, rows_of
+from openneutron.compiler.stripes.stripes import Reach, Stage
 from openneutron.litert.ir import Tensor
 
 MOST_STAGES = MAX_STAGES
@@ -107,9 +107,11 @@ class Wave:
 
     def ahead(self, source: Tensor) -> int:
         """Bytes the output of the last stage must begin before `source` not to meet rows still needed."""
-        lows = [reach.low(_before(at) if at is self.made[0] else at) for reach, at in self._readers[source]]
-        row = source.nbytes // rows_of(source)
-        return int(np.max(self.made[0] * self.stages[0].row_bytes - np.minimum.reduce(lows) * row))
+        begins = [
+            reach.begins(reach.low(_before(at) if at is self.made[0] else at))
+            for reach, at in self._readers[source]
+        ]
+        return int(np.max(self.made[0] * self.stages[0].row_bytes - np.minimum.reduce(begins)))
 
     def steps(self) -> tuple[Step, ...]:
         """The steps in order."""
@@ -155,7 +157,8 @@ def overlapping(lives: Lives, wave: Wave, first: int, last: int) -> tuple[Tensor
         return None
     best: tuple[int, Tensor, int] | None = None
     made_here = {stage.output for stage in wave.stages}
-    whole = {t for stage in wave.stages for t in stage.whole}
+    rows = {r.tensor for stage in wave.stages for r in stage.reads}  # also of planes, whose rows die too
+    whole = {t for stage in wave.stages for t in stage.whole} - rows
     for source in dict.fromkeys(r.tensor for stage in wave.stages for r in stage.reads):
         if source in made_here or source in whole or source.shape[0] != 1:
             continue

@@ -35,6 +35,7 @@ class Reach:
     extent: int
     height: int  # of the input
     out_height: int
+    planes: int = 1  # of the input: more if no row of it holds all channels
 
     def top(self, made: np.ndarray) -> np.ndarray:
         """Input rows that must exist before `made` output rows can."""
@@ -45,6 +46,11 @@ class Reach:
         """The first input row still needed when `made` output rows are done."""
         rows = np.clip(made * self.stride - self.pad, 0, self.height)
         return np.where(made < self.out_height, rows, self.height)
+
+    def begins(self, low: np.ndarray) -> np.ndarray:
+        """Bytes of the input before the first one still needed, given the first row still needed."""
+        row = self.tensor.nbytes // (self.height * self.planes)
+        return np.where(low < self.height, low * row, self.tensor.nbytes)
 
     @cached_property
     def mirrored(self) -> Reach:
@@ -86,13 +92,15 @@ def stage_of(op: Op, calls: Sequence[KernelCall], target: Target) -> Stage | Non
     whole: list[Tensor] = []
     if not isinstance(call, mc.STAGE_FORMS):
         return None
-    if isinstance(call, mc.WindowForm) and call.input_in_planes:  # the input stays whole
+    if isinstance(call, mc.WindowForm):
+        w = call.window
+        extent = (w.kernel_h - 1) * w.dilation_h + 1
+        planes = w.in_c if call.input_in_planes else 1
+        reads = [Reach(op.operand(0), w.stride_h, w.pad_top, extent, w.in_h, w.out_h, planes)]
+    if isinstance(call, mc.WindowForm) and call.input_in_planes:  # the input is there as a whole
         whole = activations
         fits = call.output.row == row and call.window.out_h == height
     elif isinstance(call, mc.WindowForm):
-        w = call.window
-        extent = (w.kernel_h - 1) * w.dilation_h + 1
-        reads = [Reach(op.operand(0), w.stride_h, w.pad_top, extent, w.in_h, w.out_h)]
         fits = (
             activations == [op.operand(0)]
             and w.batch == 1
