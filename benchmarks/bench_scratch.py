@@ -2,13 +2,13 @@
 
     python benchmarks/bench_scratch.py [--vela PATH/TO/vela]
 
-All figures are with inputs and outputs, as Vela counts: "perform." in buffers of their own beside the scratch
-memory, "kept" `--optimise size --keep-inputs`, "size" `--optimise size`, where they lie in one arena with the
-rest. "bound" is the most bytes live at once in the order chosen: no placement is smaller. With `--vela`
-(ethos-u-vela in an environment of its own) Arm's compiler runs on the same files; otherwise its recorded figures
-are printed: Vela 5.2, Ethos-U55-64, `--optimise Size`. NXP's figures are published ones, of scratch alone. Every
-program in size mode is run and compared with the one computed whole. The last column is the bar (Vela's figure
-where there is no other) and whether it is met; the exit status is 1 if one is not.
+All figures are with inputs and outputs, as Vela counts: "perform." in buffers of their own beside the
+scratch memory, "kept" `--optimise size --keep-inputs`, "size" `--optimise size`, where they lie in one arena
+with the rest. "bound" is the most bytes live at once in the order chosen: no placement is smaller. With
+`--vela` (ethos-u-vela in an environment of its own) Arm's compiler runs on the same files; otherwise its
+recorded figures are printed: Vela 5.2, Ethos-U55-64, `--optimise Size`. NXP's figures are published ones, of
+scratch alone. Every program in size mode is run and compared with the one computed whole. The last column is
+the bar (Vela's figure where there is no other) and whether it is met; the exit status is 1 if one is not.
 """
 
 from __future__ import annotations

@@ -107,6 +107,36 @@ def tower() -> Graph:
     return b.graph([b.op(Builtin.LOGISTIC, [x], x.shape, Quant.per_tensor(1 / 256, -128))])
 
 
+def pictures_in_planes(seed: int) -> Graph:
+    """A picture as PyTorch has it, halved by convolutions of random sizes until it is small."""
+    b, rng = Builder(), np.random.default_rng(seed)
+    size = tuple(int(n) for n in rng.integers(24, 56, 2))
+    x = b.input("x", (1, 3, *size), quant=Quant.per_tensor(0.05, 3))
+    x = b.op(Builtin.TRANSPOSE, [x, b.const(np.array([0, 2, 3, 1], np.int32))], (1, *size, 3), x.quant)
+    for stride in (2, 1, 2):
+        kernel, channels = int(rng.integers(1, 4)) * 2 - 1, int(rng.integers(2, 9))
+        weights = b.const(
+            rng.integers(-127, 128, (channels, kernel, kernel, x.shape[3]), np.int8), Quant.per_tensor(0.01)
+        )
+        bias = b.const(np.zeros(channels, np.int32), Quant.per_tensor(0.0005))
+        options = {"padding": int(Padding.SAME), "strideH": stride, "strideW": stride, "dilationHFactor": 1,
+                   "dilationWFactor": 1, "fusedActivationFunction": int(Activation.RELU)}  # fmt: skip
+        shape = (1, -(-x.shape[1] // stride), -(-x.shape[2] // stride), channels)
+        x = b.op(Builtin.CONV_2D, [x, weights, bias], shape, Quant.per_tensor(0.05, -128), options=options)
+    return b.graph([x])
+
+
+def test_rows_of_a_picture_in_planes_die_one_by_one():
+    planar = gained = 0
+    for seed in range(24):
+        graph = read(write(pictures_in_planes(seed)))
+        striped = check_equal(graph, random_inputs(graph, seed), oracle=seed % 6 == 0, cycle_budget=ANY)
+        kept = compiled(graph, optimise="size", cycle_budget=ANY, keep_inputs=True)
+        planar += any(isinstance(call, mc.Conv2DPlanar) for call in striped.program.calls)
+        gained += striped.reserve_bytes < kept.reserve_bytes - striped.program.outputs[0].bytes
+    assert planar > 8 and gained > 12, (planar, gained)
+
+
 def picture() -> list[np.ndarray]:
     return [np.random.default_rng(1).integers(-128, 128, (1, 32, 32, 3), np.int8)]
 

@@ -26,9 +26,11 @@ from openneutron.compiler.emit.emit import (
 )
 from openneutron.compiler.emit.stream import Chunk, Stream, plan_stream, stream_calls
 from openneutron.compiler.graph.fuse import fuse
+from openneutron.compiler.graph.fuse_conv import PLANAR
 from openneutron.compiler.graph.legalize import import_graph
 from openneutron.compiler.memory.schedule import (
     MemoryPlan,
+    Schedule,
     Unit,
     make_schedule,
     plan_memory,
@@ -47,7 +49,7 @@ from openneutron.compiler.microcode.format import (
     encode,
 )
 from openneutron.compiler.result import BufferInfo, CallInfo, CompiledGraph
-from openneutron.compiler.stripes.tile import fitting_plan, smallest_plan
+from openneutron.compiler.stripes.tile import fitting_plan, network_cycles, smallest_plan
 from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.litert.ir import Graph, Op, Tensor
 from openneutron.options import CompileOptions
@@ -56,14 +58,21 @@ from openneutron.target import Target
 
 def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> CompiledGraph:
     """Compile a static int8 LiteRT graph for OpenNeutron's firmware on `target`."""
-    fused = fuse(import_graph(graph))
+    imported = import_graph(graph)
+    fused = fuse(imported)
     check_supported(fused)
     small = options.optimise == "size"
     arena = small and not options.keep_inputs
     schedule = make_schedule(fused, arena)
     sram = options.sram_bytes or target.sram_bytes
     orders = partial(with_given_order, fused, schedule, arena)
-    plan = smallest_plan(orders(), target, options) if small else plan_memory(schedule)
+    plan = (smallest_plan(orders(), target, options) if small else None) or plan_memory(schedule)
+    pictures = [op.operand(0).nbytes for op in fused.ops if op.custom_name == PLANAR]
+    if arena and 0 < 2 * sum(pictures) < plan.scratch_bytes:
+        other, found = _with_pictures_copied(imported, schedule, target, options)
+        if found is not None and found.scratch_bytes < plan.scratch_bytes:
+            fused, plan = other, found
+            orders = partial(with_given_order, fused, plan.schedule, arena)
     if options.fetch_constants_to_sram:
         try:
             pieces, weights, stream = _emit_streamed(plan, sram)
@@ -100,6 +109,15 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
         prefetch_bytes=program.prefetch_bytes,
         cycles=total_cycles(program.calls, target),
     )
+
+
+def _with_pictures_copied(
+    imported: Graph, planes: Schedule, target: Target, options: CompileOptions
+) -> tuple[Graph, MemoryPlan | None]:
+    """The smallest plan in an arena if pictures are transposed: then all channels of a row die at once."""
+    fused = fuse(imported, planes=False)
+    orders = with_given_order(fused, make_schedule(fused, True), True)
+    return fused, smallest_plan(orders, target, options, network_cycles(planes, target))
 
 
 def _ports(tensors: Sequence[Tensor], inside: Sequence[Tensor], plan: MemoryPlan) -> tuple[Descriptor, ...]:

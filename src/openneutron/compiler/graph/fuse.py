@@ -34,10 +34,11 @@ from openneutron.lower.rules import tidy
 __all__ = ["PADDING", "PASSES", "fuse"]
 
 
-def fuse(graph: Graph) -> Graph:
-    """All passes, in order."""
+def fuse(graph: Graph, planes: bool = True) -> Graph:
+    """All passes, in order; without `planes`, pictures are transposed instead of read in planes."""
     for step in PASSES:
-        graph = step(graph).verify()
+        if planes or step is not read_planes:
+            graph = step(graph).verify()
     return graph
 
 

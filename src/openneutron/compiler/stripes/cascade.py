@@ -157,8 +157,8 @@ def overlapping(lives: Lives, wave: Wave, first: int, last: int) -> tuple[Tensor
         return None
     best: tuple[int, Tensor, int] | None = None
     made_here = {stage.output for stage in wave.stages}
-    rows = {r.tensor for stage in wave.stages for r in stage.reads}  # also of planes, whose rows die too
-    whole = {t for stage in wave.stages for t in stage.whole} - rows
+    # What is read as a whole; of a picture in planes rows die too.
+    whole = {t for s in wave.stages for t in s.whole if all(t is not r.tensor for r in s.reads)}
     for source in dict.fromkeys(r.tensor for stage in wave.stages for r in stage.reads):
         if source in made_here or source in whole or source.shape[0] != 1:
             continue

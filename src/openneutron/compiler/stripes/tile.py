@@ -236,10 +236,18 @@ class SegmentGraph:
                 yield way[1]
 
 
-def smallest_plan(schedules: Sequence[Schedule], target: Target, options: CompileOptions) -> MemoryPlan:
-    """Size mode: the least scratch any of the schedules reaches within the budget of cycles."""
+def smallest_plan(
+    schedules: Sequence[Schedule], target: Target, options: CompileOptions, whole: float | None = None
+) -> MemoryPlan | None:
+    """Size mode: the least scratch any of the schedules reaches within the budget of cycles.
+
+    `whole` are the cycles the budget is a share of, if not those of these schedules; None if it is exceeded.
+    """
     sketches = {op: sketch(op, target) for op in schedules[0].steps}
-    budget = options.cycle_budget * _cycles(sketches)
+    whole = _cycles(sketches) if whole is None else whole
+    budget = (1 + options.cycle_budget) * whole - _cycles(sketches)
+    if budget < 0:
+        return None
     timelines = [StepTimeline(schedule, sketches, options.fetch_constants_to_sram) for schedule in schedules]
     plans = [(timelines[0], plan_memory(schedules[0]))]
     for timeline in timelines:
@@ -276,6 +284,11 @@ def fitting_plan(
     if fitting:
         return min(fitting, key=lambda item: item[0])[1]
     return min(smallest, key=lambda plan: plan.scratch_bytes)
+
+
+def network_cycles(schedule: Schedule, target: Target) -> int:
+    """Estimated cycles of a schedule with every step computed whole."""
+    return _cycles({op: sketch(op, target) for op in schedule.steps})
 
 
 def _cycles(sketches: Mapping[Op, Sketch]) -> int:
