@@ -73,6 +73,35 @@ def test_whatever_else_reads_a_tensor(tail):
         assert np.array_equal(got, expected)
 
 
+class TwoPictures(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.second = torch.nn.Conv2d(3, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        a, b = self.first(x), self.second(y)
+        return torch.relu(a + b), torch.nn.functional.max_pool2d(a, 2)
+
+
+def test_float_inputs_and_outputs_lie_in_the_arena_while_the_npu_waits():
+    generator = torch.Generator().manual_seed(0)
+    inputs = [tuple(torch.randn(1, 3, 16, 16, generator=generator) for _ in range(2)) for _ in range(3)]
+    model = quantize_model(TwoPictures().eval(), inputs)
+    whole = load_program(compile_model(model, inputs[0]).pte)
+    program = compile_model(model, inputs[0], options=SMALL)
+    floats, ports = 2 * 4 * 3 * 256, 2 * 3 * 256
+    assert program.io_bytes == floats + 4 * (8 * 256 + 8 * 64)
+    # The float outputs and the int8 ones they are made of are all there is in the end, and that is the most.
+    assert program.reserve_bytes == max(
+        floats + ports, 5 * (8 * 256 + 8 * 64), program.partitions[0].converted.scratch_bytes
+    )
+    loaded = load_program(program.pte)
+    for values in inputs:
+        for got, wanted in zip(loaded.run(values), whole.run(values), strict=True):
+            assert np.array_equal(got, wanted)
+
+
 @pytest.mark.parametrize("keep", [None, False])
 def test_memory_planned_by_others_is_as_good(keep):
     """`to_executorch()` without our planning: inputs are kept, or copied if one insists."""

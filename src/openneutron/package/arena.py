@@ -3,15 +3,19 @@
 A program in size mode has its inputs and outputs in its scratch memory. Here that memory becomes one more
 tensor that the delegate call hands over: ExecuTorch plans it like any other, so that it shares memory with
 what is dead while the delegate runs, and the tensors that the call reads and writes lie where the delegate
-wants them. Where that cannot be, because something else still needs a tensor, the delegate copies it.
+wants them. Where that cannot be, because something else still needs a tensor, the delegate copies it. Where
+the CPU does nothing but quantize inputs and dequantize outputs, their float forms lie there too, beside the
+ports: an input before the delegate runs, an output after.
 """
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 from executorch.exir.delegate import executorch_call_delegate
+from executorch.exir.memory import alloc
 from executorch.exir.memory_planning import get_node_tensor_specs
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.schema import TensorShapeDynamism
@@ -48,6 +52,9 @@ class _Arenas:
             for other in (node, *node.all_input_nodes):
                 self._last.update((spec, index) for spec in _specs(other))
         self._number = {node: index for index, node in enumerate(nodes)}
+        calls = [n for n in nodes if n.op == "call_function" and n.target not in (alloc, operator.getitem)]
+        delegates = [n for n in calls if n.target is executorch_call_delegate]
+        self._only_converts = len(delegates) == 1 and all(n in delegates or _is_conversion(n) for n in calls)
         mutable = signature.inputs_to_buffers if signature is not None else {}
         self._fixed = {s for n in nodes if n.op == "placeholder" and n.target in mutable for s in _specs(n)}
 
@@ -66,31 +73,77 @@ class _Arenas:
         outputs = _as_tuple(node.meta["spec"])
         if any(spec is None for spec in outputs):
             return
-        arena = TensorSpec(torch.uint8, torch.Size([payload.words.scratch_bytes]))
         tensors = [node.args[1 + port.argument] for port in payload.inputs]
         ends = [self._number[node]] * len(payload.inputs) + [len(self._number)] * len(payload.outputs)
         specs = [_spec_of(t) for t in tensors] + [outputs[port.argument] for port in payload.outputs]
         ports = (*payload.inputs, *payload.outputs)
+        moved: dict[TensorSpec, int] = {}
         for spec, port, place, end in zip(specs, ports, payload.places, ends, strict=True):
-            if spec is None or place is None or not self._may_move(spec, place, end):
+            if spec is None or place is None or place % ALIGNMENT or not self._may_move(spec, end):
                 continue
             if port.format == AS_IS or _is_channels_last(spec):
-                spec.storage_base, spec.storage_base_offset = arena, place
+                moved[spec] = place
+        if self._only_converts:
+            for side, floats in (
+                (specs[: len(tensors)], self._floats_of),
+                (specs[len(tensors) :], self._floats_made),
+            ):
+                held = {spec: moved[spec] for spec in side if spec in moved}
+                moved |= _beside(held, [f for spec in held for f in floats(spec)])
+        nbytes = max(payload.words.scratch_bytes, *(at + _padded(spec) for spec, at in moved.items()), 0)
+        arena = TensorSpec(torch.uint8, torch.Size([nbytes]))
+        for spec, place in moved.items():
+            spec.storage_base, spec.storage_base_offset = arena, place
         fake = _as_tuple(node.meta["val"])
         with fake[0].fake_mode:
-            memory = torch.empty(payload.words.scratch_bytes, dtype=torch.uint8)
+            memory = torch.empty(nbytes, dtype=torch.uint8)
         node.meta["spec"], node.meta["val"] = (*outputs, arena), (*fake, memory)
 
-    def _may_move(self, spec: TensorSpec, place: int, end: int) -> bool:
-        """Whether a tensor may lie in an arena: planned memory of its own, and not needed behind the call."""
+    def _floats_of(self, spec: TensorSpec) -> list[TensorSpec]:
+        """Inputs of the program that are quantized to a tensor and read by nothing else."""
+        steps = [n for n in self._number if _is_conversion(n) and spec in _specs(n)]
+        found = [
+            (step, source) for step in steps for source in step.all_input_nodes if source.op == "placeholder"
+        ]
+        return [s for step, source in found for s in _specs(source) if self._may_move(s, self._number[step])]
+
+    def _floats_made(self, spec: TensorSpec) -> list[TensorSpec]:
+        """What is dequantized from a tensor."""
+        steps = [
+            n for n in self._number if _is_conversion(n) and any(spec in _specs(i) for i in n.all_input_nodes)
+        ]
+        return [s for step in steps for s in _specs(step) if self._may_move(s, len(self._number))]
+
+    def _may_move(self, spec: TensorSpec, end: int) -> bool:
+        """Whether a tensor may lie in an arena: planned memory of its own, and not needed behind a node."""
         return (
             spec.storage_base is None
             and not spec.const
             and spec not in self._fixed
             and spec.shape_dynamism == TensorShapeDynamism.STATIC
             and self._last[spec] <= end
-            and place % ALIGNMENT == 0
         )
+
+
+def _is_conversion(node: Node) -> bool:
+    return node.op == "call_function" and "quantize_per_tensor" in str(node.target)
+
+
+def _padded(spec: TensorSpec) -> int:
+    return -(-spec.nbytes() // ALIGNMENT) * ALIGNMENT
+
+
+def _beside(held: dict[TensorSpec, int], others: list[TensorSpec]) -> dict[TensorSpec, int]:
+    """Places for more tensors, each in the first gap that those with a place leave."""
+    taken, result = dict(held), {}
+    for spec in dict.fromkeys(others):
+        at = 0
+        for other, begin in sorted(taken.items(), key=lambda item: item[1]):
+            if begin - at >= _padded(spec):
+                break
+            at = max(at, begin + _padded(other))
+        taken[spec] = result[spec] = at
+    return result
 
 
 def _specs(node: Node) -> list[TensorSpec]:
