@@ -116,6 +116,11 @@ def test_int8_inputs_prefetch_and_size_mode(sources, tmp_path, options):
         assert not program.operators and program.info.methods["forward"].inputs[0].dtype == "int8"
     if "fetch_constants_to_sram" in options:
         assert any(p.prefetch_bytes for p in program.delegates)
+    if "optimise" in options:  # the input is read into the arena, the output is there, and both are planned
+        (delegate,), method = program.delegates, program.info.methods["forward"]
+        assert all(d.place for d in (*delegate.inputs, *delegate.outputs))
+        assert method.reserve_bytes == method.planned_bytes <= firmware.pools.planned
+        assert firmware.pools.temporary < delegate.scratch_bytes
 
 
 def test_prefetched_weights_are_closed_to_all_but_the_copy(sources, tmp_path):

@@ -143,10 +143,20 @@ static int run(const NeutronModel *model, Arrangement how, uint8_t *arena, size_
             areas[i - count].data = data;
         }
     }
+    /* An input in scratch may be there already, an output may stay there. */
+    bool in_place = below(2) == 0;
+    NeutronConstBuffer given[MOST];
+    NeutronBuffer wanted[MOST];
+    for (size_t i = 0; i < model->input_count; ++i) {
+        given[i] = in_place && model->inputs[i].place != 0 ? (NeutronConstBuffer){NULL, 0} : inputs[i];
+    }
+    for (size_t i = 0; i < model->output_count; ++i) {
+        wanted[i] = in_place && model->outputs[i].place != 0 ? (NeutronBuffer){NULL, 0} : outputs[i];
+    }
     static const NeutronThreads threads = {NULL, 3, run_parts};
-    NeutronRun r = {.inputs = inputs,
+    NeutronRun r = {.inputs = given,
                     .input_count = model->input_count,
-                    .outputs = outputs,
+                    .outputs = wanted,
                     .output_count = model->output_count,
                     .scratch = areas[0],
                     .prefetch = areas[1],

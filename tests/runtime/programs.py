@@ -17,6 +17,7 @@ from openneutron.compiler.microcode.format import Program, Ref, Region, descript
 from openneutron.litert.ir import Builtin, Op
 from openneutron.options import CompileOptions
 from openneutron.target import find_target
+from tests.compiler.graphs import random_graph
 from tests.compiler.test_islands import random_island
 from tests.kernels import test_conv, test_elementwise, test_move, test_reduce
 from tests.kernels.harness import Maker, program_of
@@ -98,10 +99,19 @@ def island_program(seed: int) -> tuple[bytes, bytes]:
     return compiled.microcode, compiled.weights
 
 
+def arena_program(seed: int) -> tuple[bytes, bytes]:
+    """A random network with its inputs and outputs in scratch."""
+    options = CompileOptions(optimise="size", cycle_budget=2.0)
+    compiled = compile_graph(random_graph(seed, 3), find_target("imxrt700"), options)
+    assert any(d.place for d in compiled.program.inputs)
+    return compiled.microcode, compiled.weights
+
+
 def programs(per_case: int = 4) -> list[tuple[bytes, bytes]]:
     """(microcode, weights) pairs, one op each."""
     make = Maker(np.random.default_rng(0))
     result = [streamed_program(), *[cascade_program()] * 2 * per_case]
+    result += [arena_program(seed) for seed in range(2 * per_case)]
     for case in CASES:
         for _ in range(per_case):
             program, weights, _, _ = program_of([case(make)])
