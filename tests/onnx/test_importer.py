@@ -187,7 +187,7 @@ def test_operators_that_are_not_read(tmp_path):
 
     refuse(one("Multinomial", attributes={"sample_size": 1}), "ON904", "'it'", "Multinomial", "opset 21")
     refuse(one("Relux", domain="my.domain"), "ON904", "my.domain.Relux", "Did you mean 'Relu'")
-    refuse(one("Relux"), "ON903", "Relux")
+    refuse(one("Relux"), "ON903", "Relux", "Did you mean 'Relu'")
     refuse(one("Add", opset=6, x=("x", "x")), "ON904", "opset 6", "7 to")
     assert load_onnx(one("Relu", opset=6)).input_names == ("x",)  # which has been the same since
     bad = one("DepthToSpace", attributes={"blocksize": 2, "mode": "ABC"})

@@ -173,6 +173,38 @@ def load_function(text: str) -> Callable[..., Any]:
     return _function(Path(f"{file}.py"), name)
 
 
+def arguments_of(text: str) -> list[str] | None:
+    """The arguments that `FILE.py:FUNCTION` takes by name, without running the file; None: any, or not told.
+
+    A file or function that is not there is a diagnostic.
+    """
+    file, colon, call = text.partition(".py:")
+    if not colon:
+        return None
+    path, name = Path(f"{file}.py"), call.partition("(")[0].strip()
+    try:
+        tree = ast.parse(read_file(path))
+    except (SyntaxError, ValueError, RecursionError):
+        return None  # running it says what is wrong
+    found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
+    if found:
+        given = found[-1].args
+        if given.kwarg or found[-1].decorator_list:
+            return None
+        return [a.arg for a in (*given.args, *given.kwonlyargs)]
+    own = [n.name for n in tree.body if isinstance(n, ast.FunctionDef)]
+    if not any(isinstance(n, ast.Name | ast.alias | ast.ClassDef) for n in ast.walk(tree) if _names(n, name)):
+        fail("ON604", text, f"the file has no function '{name}'", f"It has: {', '.join(own) or 'none'}.")
+    return None
+
+
+def _names(node: ast.AST, name: str) -> bool:
+    """Whether a part of a file may be what gives something this name."""
+    if isinstance(node, ast.alias):
+        return name == (node.asname or node.name) or node.name == "*"
+    return getattr(node, "id", getattr(node, "name", None)) == name
+
+
 class _Uncached(SourceFileLoader):
     """Neither reads nor leaves bytecode: nothing appears beside the user's file, and every edit is seen."""
 

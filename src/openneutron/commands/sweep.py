@@ -85,6 +85,9 @@ def execute(args: argparse.Namespace) -> None:
         print(json.dumps(data, indent=2))
     else:
         print_sweep(data, folder)
+    if all(trial["state"] == "failed" for trial in data["trials"]):
+        first = data["trials"][0]
+        fail(first["code"], "every trial failed", first["reason"])
 
 
 def sweep(
@@ -124,6 +127,7 @@ def _searched(
                 option_namespace({name.removeprefix("options."): value}, "space", CODE)
     fixed = {k.removeprefix("options."): v for k, v in space.fixed.items() if k.startswith("options.")}
     option_namespace({k: v for k, v in fixed.items() if k != "keep_float_worst"}, "space", CODE)
+    _check_functions(space)
     search = Search(space, folder, reports)
     rows = _run(search, jobs, dask)
     prune_programs(rows, folder)
@@ -132,6 +136,27 @@ def _searched(
     write_atomically(folder / "sweep.csv", as_csv(data).encode())
     write_atomically(folder / "sweep.html", render_sweep(data, f"openneutron {__version__}").encode())
     return data
+
+
+def _check_functions(space: Space) -> None:
+    """What a trial would fail for is said before the first: names in the user's files, labels."""
+    from openneutron.commands.source import arguments_of
+    from openneutron.diagnostics import nearest
+    from openneutron.search.space import CODE, LABELLED
+
+    known = arguments_of(space.model)
+    for name in (*space.dimensions, *space.fixed):
+        part, _, argument = name.partition(".")
+        if part == "parameters" and known is not None and argument not in known:
+            problem = f"{space.model} has no such argument"
+            fail(CODE, f"space: {name}", problem, nearest(argument, known) if known else "It has none.")
+    if metric := space.data.get("metric"):
+        arguments_of(metric)
+    asked = [figure for figure in space.asked if figure in LABELLED]
+    is_file = ".py:" in space.model or space.model.endswith((".pt2", ".onnx", ".tflite"))
+    if asked and "test" not in space.data and is_file:  # a model of the zoo may have data of its own
+        hint = '[data] test = "FILE.npz" or a folder; agreement (with the float model) needs no labels.'
+        fail("ON606", f"space: {asked[0]}", "there is no labelled data for an accuracy", hint)
 
 
 def _run(search: Search, jobs: int | None, dask: str | None) -> list[Row]:

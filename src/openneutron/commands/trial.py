@@ -24,7 +24,7 @@ from openneutron.commands.source import Source, load_function, load_source
 from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.files import write_atomically
 from openneutron.report.difference import sram_needed
-from openneutron.search.space import CODE, EVALUATED, Bound
+from openneutron.search.space import CODE, EVALUATED, LABELLED, Bound
 from openneutron.search.trial import DONE, FAILED, OVER, Job, Outcome
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def _test_data(job: Job, args: Any, source: Source) -> tuple[torch.Tensor, torch
     data = dataset_of(source, job.data.get("test"))
     if data is not None:
         return data.test.inputs[:count], data.test.labels[:count]
-    if {"accuracy", "accuracy_float", "drop"} & {*job.asked}:
+    if LABELLED & {*job.asked}:
         fail(
             "ON606",
             job.model,

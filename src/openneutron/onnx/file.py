@@ -7,6 +7,7 @@ and external data is read from the model's own folder only.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from openneutron.diagnostics import fail
+from openneutron.diagnostics import fail, nearest
 from openneutron.files import read_file
 from openneutron.onnx.narrow import BITS, FLOAT4, INT2, INT4, INTEGERS, NARROW, UINT2, UINT4
 from openneutron.onnx.spec import Unsupported
@@ -123,9 +124,21 @@ def parse_onnx(data: bytes, path: Path) -> OnnxFile:
             "ON903",
             where,
             f"ONNX's checker refuses it: {' '.join(text[:2])[:300] or type(error).__name__}",
-            "The file breaks ONNX's rules, or is newer than the installed package onnx; export it again.",
+            "The file breaks ONNX's rules, or is newer than the installed package onnx; export it again."
+            + _nearest_operator(text),
         )
     return OnnxFile(path, model, weights)
+
+
+def _nearest_operator(text: list[str]) -> str:
+    """The operator that may be meant, if what the checker does not know is one."""
+    found = re.search(r"No Op registered for (\w+)", " ".join(text))
+    if found is None:
+        return ""
+    from openneutron.onnx.ops import BY_NAME  # which reads types from here
+
+    hint = nearest(found[1], sorted({name for _, name in BY_NAME}))
+    return f" {hint.split(' Known')[0]}" if hint.startswith("Did") else ""
 
 
 def _with_shapes(model: Any) -> Any:

@@ -148,6 +148,7 @@ class Space:
 
 # Figures of an evaluation; the others are those of the compile's summary, and these from it.
 EVALUATED = frozenset({"accuracy", "accuracy_float", "drop", "agreement", "sqnr_db", "metric"})
+LABELLED = frozenset({"accuracy", "accuracy_float", "drop"})  # those of them that need labels
 COMPUTED = frozenset({"sram_bytes", "flash_bytes", "time_ms", "cycles", "cpu_nodes"})
 _SUMMARY = frozenset(
     {

@@ -106,6 +106,22 @@ def _arg(function: Callable[..., Tensor]) -> Run:
     return run
 
 
+_FEW = 256
+
+
+def _ranked(x: Tensor, axis: int, count: int, largest: bool) -> tuple[Tensor, Tensor]:
+    """By counting what comes before each: ExecuTorch has kernels for that, and none for a stable sort."""
+    moved = x.movedim(axis, -1)
+    size = int(moved.shape[-1])
+    mine, others = moved.unsqueeze(-1), moved.unsqueeze(-2)
+    earlier = torch.ones(size, size, dtype=torch.bool).tril(-1)
+    before = (others > mine if largest else others < mine) | ((others == mine) & earlier)
+    rank = before.to(torch.int64).sum(-1)
+    chosen = rank.unsqueeze(-2) == torch.arange(count).unsqueeze(-1)
+    indices = (chosen.to(torch.int64) * torch.arange(size)).sum(-1).movedim(-1, axis)
+    return torch.gather(x, axis, indices), indices
+
+
 def _top_k(call: Call) -> tuple[Tensor, Tensor]:
     x = call.tensor(0)
     axis = call.axis(-1, x.dim())
@@ -115,6 +131,8 @@ def _top_k(call: Call) -> tuple[Tensor, Tensor]:
     if x.dtype == torch.uint64:
         x = x.to(torch.int64)
     # torch.topk leaves the order of equal values open; ONNX gives the lower index first.
+    if x.is_floating_point() and count and x.shape[axis] <= _FEW:
+        return _ranked(x, axis, count, bool(call.attr("largest", 1)))
     values, indices = torch.sort(x, dim=axis, descending=bool(call.attr("largest", 1)), stable=True)
     return values.narrow(axis, 0, count).to(call.tensor(0).dtype), indices.narrow(axis, 0, count)
 
