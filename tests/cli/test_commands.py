@@ -48,7 +48,7 @@ def test_bench_of_an_own_model(cli):
     assert done.code == 0, done.err
     (row,) = json.loads(done.out)
     assert row["model"] == "own" and row["partitions"] == 1 and row["host"]["exact"]
-    assert 0 < row["size"]["scratch_bytes"] <= row["performance"]["scratch_bytes"]
+    assert 0 < row["size"]["reserve_bytes"] <= row["performance"]["reserve_bytes"]
     assert 0 < row["performance"]["cycles_estimated"] <= row["size"]["cycles_estimated"]
     assert min(row["host"][k] for k in ("simulator_ms", "xnnpack_ms", "reference_ms")) > 0
     stages = row["compile_seconds"]

@@ -76,7 +76,7 @@ def _print(console: object, rows: list[Figures]) -> None:
 
     assert isinstance(console, Console)
     table = Table(box=None, pad_edge=False)
-    titles = ("model", "scratch", "size mode", "cycles (est.)", "size mode", "ms", "XNNPACK", "reference",
+    titles = ("model", "memory", "size mode", "cycles (est.)", "size mode", "ms", "XNNPACK", "reference",
               "exact", "compile s", "own")  # fmt: skip
     for title in titles:
         table.add_column(title, justify="left" if title == "model" else "right", no_wrap=True)
@@ -89,7 +89,7 @@ def _print(console: object, rows: list[Figures]) -> None:
             {True: "yes", False: "NO", None: "-"}[host.exact])  # fmt: skip
         compile_s = f"{sum(row.compile_seconds.values()):.1f}"
         table.add_row(
-            row.model, f"{fast.scratch_bytes:,}", f"{small.scratch_bytes:,}", f"{fast.cycles_estimated:,}",
+            row.model, f"{fast.reserve_bytes:,}", f"{small.reserve_bytes:,}", f"{fast.cycles_estimated:,}",
             f"{more:+.1%}", *times, compile_s, f"{row.own_seconds:.1f}",
         )  # fmt: skip
     console.print(table)

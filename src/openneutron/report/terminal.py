@@ -48,7 +48,7 @@ def print_summary(console: Console, data: Mapping[str, Any]) -> None:
         rows.append(("prefetch area", _bytes(data["sram_prefetch_bytes"])))
     rows += [
         ("inputs and outputs", _bytes(data["io_bytes"])),
-        ("to reserve for both", f"{_bytes(data['reserve_bytes'])}  at least, weights aside"),
+        ("reserve for both", f"{_bytes(data['reserve_bytes'])}  at least, weights aside"),
         ("program file", f"{_bytes(data['program_bytes'])}  {data['program'] or ''}"),
         ("fits the SRAM", _fits(data)),
     ]
