@@ -41,6 +41,9 @@ def build_parser() -> argparse.ArgumentParser:
         sub.add_argument(
             "--quiet", action="store_true", help="no progress and no notes, only results and errors"
         )
+        sub.add_argument(
+            "--no-cache", action="store_true", help="compile anew what was compiled before, and keep nothing"
+        )
         sub.set_defaults(execute=command.execute, parser=parser)
     return parser
 
@@ -57,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _quieten()
     if args.quiet:
         os.environ["OPENNEUTRON_QUIET"] = "1"  # for processes of ours too
+    if args.no_cache:
+        os.environ["OPENNEUTRON_NO_CACHE"] = "1"
     try:
         return int(args.execute(args) or DONE)
     except OpenNeutronError as error:

@@ -104,6 +104,12 @@ def write_atomically(path: Path, data: bytes) -> None:
         fail("ON601", str(path), f"cannot be written: {reason}", "Choose another place with -o.")
 
 
+def cache_base() -> Path | None:
+    """Where a user's programs keep what they can make again: None if there is no such place."""
+    base = os.environ.get("XDG_CACHE_HOME") or (Path.home() / ".cache" if os.environ.get("HOME") else None)
+    return None if base is None else Path(base) / "openneutron"
+
+
 def check_writable(path: Path) -> None:
     """Fail now if `write_atomically` would fail later; makes the folder of a file that is not there yet."""
     target = Path(os.path.realpath(path))

@@ -56,6 +56,15 @@ def is_float(node: Node) -> bool:
     return value is not None and value.dtype == torch.float32
 
 
+def sources(node: Node) -> list[Any]:
+    """The nodes of earlier graphs that a node comes from, as torch.export records them."""
+    found, pending = [], list(node.meta.get("from_node", ()))
+    while pending:
+        found.append(source := pending.pop())
+        pending += source.from_node
+    return found
+
+
 def remove_assertions(program: ExportedProgram) -> None:
     """Drop what torch.export writes for a conversion that changes nothing: it keeps its operand in use."""
     for node in list(program.graph.nodes):

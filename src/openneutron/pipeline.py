@@ -1,10 +1,9 @@
 """From a PyTorch module to a .pte: the stages in order. The file to read first.
 
-    export -> quantize (PT2E, int8) -> Edge dialect -> partition -> LiteRT -> microcode -> .pte
+    export -> quantize (PT2E, int8) -> partition -> LiteRT -> microcode -> Edge dialect (the rest) -> .pte
 
-`quantize_model` is the second stage, `compile_model` all of them, `compile_litert` the last two. The stages
-after partitioning run inside ExecuTorch, which calls `NeutronBackend.preprocess` for every partition; what
-they made comes back with the program.
+`quantize_model` is the second stage, `compile_model` all of them, `compile_litert` the last two. Partitions
+are taken out before ExecuTorch's Edge dialect (`take_partitions`): it sees only what stays on the CPU.
 """
 
 from __future__ import annotations

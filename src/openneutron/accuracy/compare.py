@@ -37,7 +37,7 @@ from openneutron.estimate.cpu import cpu_nodes
 from openneutron.fx import op_name
 from openneutron.litert.ir import Graph, Tensor
 from openneutron.options import CompileOptions
-from openneutron.package.program import CompiledProgram, delegates, package_program
+from openneutron.package.program import CompiledProgram, delegates, inside, package_program
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
 from openneutron.quantize.export import Inputs, export_model
 from openneutron.quantize.plan import BALANCED, BEST, AccuracyPlan, find_plan
@@ -200,7 +200,7 @@ class _Trial:
 def edge_names(program: CompiledProgram, quantized: GraphModule) -> dict[str, str]:
     """For each layer's name, the name of the Edge node that makes its result, on the NPU or the CPU."""
     found: dict[str, str] = {}
-    modules = [lowered.original_module.graph_module for lowered in delegates(program.edge.graph_module)]
+    modules = [inside(lowered).graph_module for lowered in delegates(program.edge.graph_module)]
     for module in (*modules, program.edge.graph_module):
         compute = {n.name for n in cpu_nodes(module)}
         for edge, names in source_names(module, quantized).items():
@@ -329,7 +329,7 @@ class _Simulator:
 
     def _call(self, lowered: LoweredBackendModule, arguments: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         delegate = self._delegates[id(lowered.meta["_delegate_info_meta"])]
-        names = source_names(lowered.original_module.graph_module, self._quantized)
+        names = source_names(inside(lowered).graph_module, self._quantized)
         outputs, layers = delegate.run([a.contiguous().numpy() for a in arguments])
         for edge_name, value in layers.items():
             for name in names.get(edge_name, ()):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from openneutron.compiler.compile import compile_graph
 from openneutron.compiler.emit.select import refusal
 from openneutron.compiler.result import CompiledGraph
+from openneutron.converter.cache import compile_or_recall
 from openneutron.converter.kernel_selection import kernel_selection_code
 from openneutron.converter.neutron_graph import NeutronGraph, write_neutron_graph
 from openneutron.converter.protocol import ConvertedModel
@@ -32,7 +33,7 @@ class OpenConverter:
     def convert(self, litert: bytes, options: CompileOptions, target: Target) -> ConvertedModel:
         """Compile one LiteRT model."""
         graph = read(litert)
-        compiled = compile_graph(graph, target, options)
+        compiled = compile_or_recall(litert, target, options, lambda: compile_graph(graph, target, options))
         _let_driver_check(compiled)
         parts = NeutronGraph(
             inputs=tuple(graph.inputs),

@@ -11,6 +11,8 @@ from openneutron.options import CompileOptions
 from openneutron.target import Target
 
 if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
     from openneutron.compiler.result import CompiledGraph
     from openneutron.lower.convert import Lowered
 
@@ -48,6 +50,7 @@ class Partition:
     lowered: Lowered
     litert: bytes
     converted: ConvertedModel
+    inside: ExportedProgram | None = None  # what it computes, if the delegate's module is a stand-in
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Partition:
         return self  # ExecuTorch copies programs between its stages; this value never changes

@@ -23,10 +23,10 @@ from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 from openneutron import ops
 from openneutron.cortex_m.quantizer import CortexMInt8Quantizer
 from openneutron.cortex_m.rewrite import rewrite_for_cortex_m
+from openneutron.fx import sources
 from openneutron.ops.spec import OPEN
 from openneutron.options import CompileOptions
 from openneutron.package.backend import NeutronPartitioner
-from openneutron.partition.partitioner import sources
 from openneutron.passes import ATEN_PASSES, PTQ, QAT, run_passes
 from openneutron.passes.graph import constant
 from openneutron.quantize.annotate import Annotator, leave_float

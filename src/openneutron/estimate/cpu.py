@@ -11,9 +11,8 @@ from torch.fx import GraphModule, Node
 
 from openneutron.diagnostics import Reject
 from openneutron.estimate.cpu_cost import operator_of
-from openneutron.fx import op_name
+from openneutron.fx import op_name, sources
 from openneutron.partition.clusters import Rejected, is_compute, is_requantize
-from openneutron.partition.partitioner import sources
 
 DIALECT = "cortex_m."
 _STEPS = ("cortex_m.quantize_per_tensor.default", "cortex_m.dequantize_per_tensor.default")

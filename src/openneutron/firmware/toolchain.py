@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from openneutron.diagnostics import fail
+from openneutron.files import cache_base
 
 PREFIX = "arm-none-eabi-"
 PACKAGES = "gcc-arm-none-eabi libnewlib-arm-none-eabi libstdc++-arm-none-eabi-newlib qemu-system-arm"
@@ -56,8 +57,7 @@ class Unit:
 def cache_folder() -> Path:
     """Where objects and unpacked sources are kept: OPENNEUTRON_CACHE, else the user's cache folder."""
     own = os.environ.get("OPENNEUTRON_CACHE")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(own) if own else base / "openneutron" / "firmware"
+    return Path(own) if own else (cache_base() or Path.home() / ".cache" / "openneutron") / "firmware"
 
 
 def find_tool(name: str) -> str:

@@ -13,7 +13,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
 from openneutron.diagnostics import OpenNeutronError, fail
-from openneutron.fx import bind_args, op_name, overload, remove_assertions, tensor_of
+from openneutron.fx import bind_args, op_name, overload, remove_assertions, sources, tensor_of
 from openneutron.litert.build import Builder
 from openneutron.litert.build import Names as FreshNames
 from openneutron.litert.ir import Graph, Quant, Tensor
@@ -31,7 +31,6 @@ from openneutron.partition.constants import (
     Constants,
     per_tensor_quant,
 )
-from openneutron.partition.partitioner import sources
 from openneutron.passes.base import run_passes
 from openneutron.passes.edge import EDGE_PASSES
 

@@ -266,6 +266,12 @@ def delegates(module: GraphModule) -> list[LoweredBackendModule]:
     return [getattr(module, n.args[0].target) for n in calls]
 
 
+def inside(lowered: LoweredBackendModule) -> ExportedProgram:
+    """The operators a delegate computes."""
+    found = (lowered.meta or {}).get("_delegate_info_meta")
+    return getattr(found, "inside", None) or lowered.original_module
+
+
 def _partition(lowered: LoweredBackendModule) -> Partition:
     found = lowered.meta["_delegate_info_meta"]
     assert isinstance(found, Partition), f"{lowered.backend_id} is not ours"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._higher_order_ops.executorch_call_delegate import executorch_call_delegate
 from torch.export import ExportedProgram
 from torch.fx import Node
 
@@ -136,7 +137,7 @@ class _Refused(Exception):
 
 def is_compute(node: Node) -> bool:
     """Whether a node does work of its own: not a quantize or dequantize step, nor bookkeeping."""
-    if node.op != "call_function" or node.target is operator.getitem:
+    if node.op != "call_function" or node.target in (operator.getitem, executorch_call_delegate):
         return False
     return not op_name(node).startswith("quantized_decomposed.")
 

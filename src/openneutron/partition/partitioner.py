@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from openneutron.diagnostics import Reject, fail, nearest
-from openneutron.fx import bind_args, op_name, overload, tensor_of
+from openneutron.fx import bind_args, op_name, overload, sources, tensor_of
 from openneutron.ops import TABLE
 from openneutron.options import CompileOptions, CustomDelegationOptions
 from openneutron.partition.clusters import Cluster, Rejected, find_clusters
@@ -108,6 +108,8 @@ class TablePartitioner(Partitioner):
         self._preserve = tuple(preserve_ops or ())
         self._check_op_support = check_op_support
         self._whole_reasons: dict[str, Reject] = {}  # of operators that are then decomposed, by node name
+        self._found: tuple[list[Cluster], list[Rejected]] | None = None  # where nothing has changed since
+        self._before_edge: list[list[Cluster]] = []  # partitions that were taken before Edge
 
     # ----------------------------------------------------------------------------------------------
     # ExecuTorch calls these, in this order
@@ -130,7 +132,7 @@ class TablePartitioner(Partitioner):
         """What is delegated stays whole; what remains on the CPU is decomposed as usual."""
         # A partition of no-ops may yet be refused, and what is kept whole must be delegated.
         found, rejected = self._clusters(ep)
-        self._whole_reasons = {r.node.name: r.reject for r in rejected if r.reject.code != "ON202"}
+        self._keep_reasons(rejected)
         nodes = [
             part.node
             for cluster in found
@@ -168,9 +170,9 @@ class TablePartitioner(Partitioner):
 
     def _partition(self, exported_program: ExportedProgram) -> PartitionResult:
         self._check_excluded(exported_program)
-        clusters, rejected = self._clusters(exported_program)
+        clusters, rejected = self._found or self._clusters(exported_program)
         self.rejected = [Rejected(r.node, r.op, self._first_reason(r)) for r in rejected]
-        self.partitions = []
+        self.partitions = list(self._before_edge)
         tags: dict[str, DelegationSpec] = {}
         for group in group_clusters(exported_program.graph, clusters):
             if not self.delegation.allow_no_op_partitions and all(c.is_idle for c in group):
@@ -191,6 +193,28 @@ class TablePartitioner(Partitioner):
         return PartitionResult(tagged_exported_program=exported_program, partition_tags=tags)
 
     # ----------------------------------------------------------------------------------------------
+
+    def left_whole(self, program: ExportedProgram) -> list[Node]:
+        """What stays on the CPU of a program that has not been decomposed; the reasons are kept."""
+        self._found = self._clusters(program)
+        self._keep_reasons(self._found[1])
+        return [entry.node for entry in self._found[1]]
+
+    def decompositions(self) -> dict[torch._ops.OpOverload, Callable[..., Any]]:
+        """What ExecuTorch decomposes, and how."""
+        table: dict[Any, Callable[..., Any]] = torch.export.default_decompositions().materialize()
+        return {op: how for op, how in table.items() if op not in self._preserve}
+
+    def take(self, program: ExportedProgram, changed: bool) -> list[list[Cluster]]:
+        """The partitions of a program that will be taken out of it; more may be found in what is left.
+
+        If it has not changed since `left_whole` was asked, what was found then is still true.
+        """
+        self._before_edge = []
+        self._found = None if changed else self._found
+        TablePartitioner.partition(self, program)
+        self._found, self._before_edge = None, self.partitions
+        return self._before_edge
 
     def refuses(self, cluster: Cluster) -> Reject | None:
         """Why what comes after the operator table would refuse a cluster; nothing is known of that here."""
@@ -229,6 +253,9 @@ class TablePartitioner(Partitioner):
                 hint = close if close.startswith("Did") else "openneutron ops lists the operators."
                 fail("ON105", "operators_not_to_delegate", f"there is no operator '{name}'", hint)
 
+    def _keep_reasons(self, rejected: Sequence[Rejected]) -> None:
+        self._whole_reasons |= {r.node.name: r.reject for r in rejected if r.reject.code != "ON202"}
+
     def _first_reason(self, entry: Rejected) -> Reject:
         """The reason of the operator a node was decomposed from: its parts can only say they are not int8."""
         if entry.reject.code == "ON202":
@@ -263,15 +290,6 @@ def _ancestry(node: Node) -> list[str]:
 def _ancestor_ops(node: Node) -> set[str]:
     """The operators those nodes called."""
     return {source.target for source in sources(node) if source.target.startswith("aten.")}
-
-
-def sources(node: Node) -> list[Any]:
-    """The nodes of earlier graphs that a node comes from, as torch.export records them."""
-    found, pending = [], list(node.meta.get("from_node", ()))
-    while pending:
-        found.append(source := pending.pop())
-        pending += source.from_node
-    return found
 
 
 def _aliases(op: torch._ops.OpOverload) -> bool:

@@ -15,6 +15,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 from openneutron.fx import op_name
 from openneutron.ops.shape import PERMUTE, RESHAPE, SQUEEZE, UNSQUEEZE
 from openneutron.passes.base import Pass, check_order, run_passes
+from openneutron.passes.functional import restore_names
 from openneutron.stopwatch import PASSES, stage
 
 QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
@@ -94,6 +95,7 @@ check_order(EDGE_PASSES)
 def run_edge_passes(model: GraphModule) -> PassResult:
     """All Edge passes, in the form `EdgeProgramManager.transform` and `to_edge_transform_and_lower` take."""
     with stage(PASSES):
+        restore_names(model)
         return PassResult(run_passes(model, EDGE_PASSES), True)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import torch
+from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
@@ -74,10 +75,16 @@ def copy_provenance(source: Node, target: Node) -> None:
     target.meta.update({key: source.meta[key] for key in _PROVENANCE if key in source.meta})
 
 
-def trace(node: Node, function: Callable[..., Any], pre_dispatch: bool = True) -> GraphModule:
+def trace(
+    node: Node,
+    function: Callable[..., Any],
+    pre_dispatch: bool = True,
+    table: Mapping[OpOverload, Callable[..., Any]] | None = None,
+) -> GraphModule:
     """The graph of `function` called with the node's arguments by name; the input nodes are its placeholders.
 
     With `pre_dispatch`, operators that PyTorch composes of others stay whole (as `torch.export` leaves them).
+    Those of the `table` are decomposed as it says.
     """
     bound = bind_args(node)
     inputs = node.all_input_nodes
@@ -90,7 +97,7 @@ def trace(node: Node, function: Callable[..., Any], pre_dispatch: bool = True) -
     mode = next((m for a in args if (m := getattr(a, "fake_mode", None)) is not None), None)
     assert mode is not None, f"{node} has no fake tensors among its arguments"
     with mode, torch.no_grad():
-        return make_fx(call, pre_dispatch=pre_dispatch)(*args)
+        return make_fx(call, decomposition_table=table, pre_dispatch=pre_dispatch)(*args)
 
 
 def inline(node: Node, replacement: GraphModule) -> list[Node]:

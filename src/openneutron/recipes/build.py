@@ -13,6 +13,7 @@ from openneutron.backends import CORTEX_M, DEFAULT_CORE, IMXRT700, NEUTRON, Reci
 from openneutron.diagnostics import fail
 from openneutron.options import CompileOptions
 from openneutron.package.backend import NeutronPartitioner
+from openneutron.package.before_edge import goes_before_edge, take_partitions
 from openneutron.partition.partitioner import spellings
 from openneutron.passes import BEFORE_PREPARE, PTQ, QAT, run_passes
 from openneutron.passes.constants import fold_quantized
@@ -120,11 +121,14 @@ def _recipe(
     )
     name = f"{recipe.name}_int8_{'qat' if qat else 'ptq'}".replace("-", "_")
     lowering = lowering_of(recipe, core)
+    partitioner = _Demanding(options, on_npu)
+    before = [lambda method, program: take_partitions(program, partitioner)]
     return ExportRecipe(
         name=name,
         quantization_recipe=quantization,
+        aten_transform_passes=before if recipe.neutron and goes_before_edge(options) else None,
         lowering_recipe=LoweringRecipe(
-            partitioners=[_Demanding(options, on_npu)] if recipe.neutron else None,
+            partitioners=[partitioner] if recipe.neutron else None,
             edge_transform_passes=[lambda method, program: list(lowering.before)],
             edge_manager_transform_passes=[_step(step) for step in lowering.after],
             edge_compile_config=lowering.config,

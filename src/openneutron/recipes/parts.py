@@ -21,6 +21,7 @@ from openneutron.diagnostics import fail
 from openneutron.fx import overload
 from openneutron.options import CompileOptions, CustomDelegationOptions
 from openneutron.package.backend import NeutronPartitioner
+from openneutron.package.before_edge import goes_before_edge, take_partitions
 from openneutron.passes.dim_order import needs_order_restored, restore_order_around
 from openneutron.passes.edge import run_edge_passes
 from openneutron.quantize.quantizer import NeutronQuantizer
@@ -89,31 +90,32 @@ def lower_program(
 ) -> tuple[EdgeProgramManager, dict[str, NeutronPartitioner]]:
     """The Edge program with Neutron's partitions delegated and the rest in Cortex-M's dialect, if wanted."""
     lowering = lowering_of(recipe, core)
+    # The program is packaged with the delegates' memory in its plan, so that inputs may die in it.
+    specs = replace(options, keep_inputs=bool(options.keep_inputs)).to_compile_specs()
+    made = {name: NeutronPartitioner(specs, custom_delegation_options=delegation) for name in exported}
+    if recipe.neutron and delegate and goes_before_edge(options, etrecord):
+        exported = {name: take_partitions(program, made[name]) for name, program in exported.items()}
 
-    def lower(outside: list[OpOverload]) -> tuple[EdgeProgramManager, dict[str, NeutronPartitioner]]:
-        # The program is packaged with the delegates' memory in its plan, so that inputs may die in it.
-        specs = replace(options, keep_inputs=bool(options.keep_inputs)).to_compile_specs()
-        made = {name: NeutronPartitioner(specs, custom_delegation_options=delegation) for name in exported}
+    def lower(outside: list[OpOverload]) -> EdgeProgramManager:
         config = copy.copy(lowering.config)
         config._core_aten_ops_exception_list = [*config._core_aten_ops_exception_list, *outside]
-        edge = to_edge_transform_and_lower(
+        return to_edge_transform_and_lower(
             dict(exported),
             transform_passes=list(lowering.before),
             partitioner={name: [p] for name, p in made.items()} if recipe.neutron and delegate else {},
             compile_config=config,
             generate_etrecord=etrecord,
         )
-        return edge, made
 
     try:
-        edge, partitioners = lower(outside_core(exported))
+        edge = lower(outside_core(exported))
     except SpecViolationError:  # an operator that is inside another: which, is known after decomposing it
-        edge, partitioners = lower(all_outside_core())
+        edge = lower(all_outside_core())
     for step in lowering.after:
         modules = (edge.exported_program(name).graph_module for name in exported)
         if step is not restore_order_around or any(map(needs_order_restored, modules)):
             edge = edge.transform([step])
-    return edge, partitioners
+    return edge, made
 
 
 def all_outside_core() -> list[OpOverload]:

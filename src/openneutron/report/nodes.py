@@ -17,7 +17,7 @@ from openneutron.converter.protocol import Partition
 from openneutron.estimate.cpu_cost import operator_of
 from openneutron.fx import bind_args, op_name, tensor_of
 from openneutron.litert.ir import Graph
-from openneutron.package.program import CompiledProgram
+from openneutron.package.program import CompiledProgram, inside
 from openneutron.partition.clusters import is_compute
 
 Ids = tuple[int, ...]
@@ -89,7 +89,7 @@ class _Walk:
         found = lowered.meta.get("_delegate_info_meta")
         if isinstance(found, Partition) and found.lowered.naive is found.lowered.graph:
             return self._litert(found.lowered.graph, arguments, method, number)
-        inner: ExportedProgram = lowered.original_module
+        inner = inside(lowered)
         names = iter(arguments)
         users = set(inner.graph_signature.user_inputs)
         made: dict[Node, Ids] = {}

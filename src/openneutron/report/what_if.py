@@ -20,7 +20,7 @@ import torch
 from torch.fx import GraphModule
 
 from openneutron.estimate.cpu_cost import cpu_cycles, operator_of
-from openneutron.package.program import CompiledProgram, delegates
+from openneutron.package.program import CompiledProgram, delegates, inside
 from openneutron.partition.clusters import Rejected, is_compute
 from openneutron.partition.partitioner import spellings
 from openneutron.pipeline import compile_model
@@ -125,7 +125,7 @@ def delegation_pays(program: CompiledProgram) -> list[WhatIf]:
     result = []
     lowered = [d for exported in program.methods.values() for d in delegates(exported.graph_module)]
     for number, delegate in enumerate(lowered):
-        nodes = [n for n in delegate.original_module.graph.nodes if n.op == "call_function"]
+        nodes = [n for n in inside(delegate).graph.nodes if n.op == "call_function"]
         operators = [operator_of(n) for n in nodes if n.target is not operator.getitem]
         steps = [e for e in program.timeline if e.partition == number]
         if not any(is_compute(n) for n in nodes) or not steps:

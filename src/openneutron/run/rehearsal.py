@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from openneutron.diagnostics import fail
-from openneutron.files import scratch_folder, write_scratch
+from openneutron.files import cache_base, scratch_folder, write_scratch
 from openneutron.run.delegate import CORTEX_M, DELEGATE, REHEARSE, executorch_library
 
 SECONDS = 60  # the most a rehearsal may take
@@ -94,10 +94,10 @@ def _libraries() -> bytes:
 
 def _cached(data: bytes) -> Path | None:
     """The file whose being there says that the program passed; None if there is nowhere to keep it."""
-    base = os.environ.get("XDG_CACHE_HOME") or (Path.home() / ".cache" if os.environ.get("HOME") else None)
+    base = cache_base()
     if base is None:
         return None
-    return Path(base) / "openneutron" / "rehearsed" / hashlib.sha256(_libraries() + data).hexdigest()
+    return base / "rehearsed" / hashlib.sha256(_libraries() + data).hexdigest()
 
 
 def _keep(file: Path | None) -> None:

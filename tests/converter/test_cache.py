@@ -1,0 +1,104 @@
+"""The cache of compiled partitions: what comes out is what the compiler gives, and damage is ignored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from openneutron.compiler.compile import compile_graph
+from openneutron.converter import cache
+from openneutron.converter.cache import compile_or_recall
+from openneutron.litert.build import Builder
+from openneutron.litert.file import read, write
+from openneutron.litert.ir import Builtin, Quant
+from openneutron.options import CompileOptions
+from openneutron.target import find_target
+
+TARGET = find_target("imxrt700")
+Q = Quant.per_tensor(0.1, -5)
+
+
+def model(width: int = 6) -> bytes:
+    b = Builder()
+    x = b.input("x", (1, width), quant=Q)
+    y = b.op(Builtin.ADD, [x, x], (1, width), Q, options={"fusedActivationFunction": 0})
+    return write(b.graph([b.op(Builtin.LOGISTIC, [y], (1, width), Quant.per_tensor(1 / 256, -128))]))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv(cache.NO_CACHE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "openneutron" / "partitions"
+
+
+class Compiler:
+    """Counts how often it was needed."""
+
+    count = 0
+
+    def __call__(self, litert: bytes, **options):
+        chosen = CompileOptions(**options)
+
+        def compile():
+            self.count += 1
+            return compile_graph(read(litert), TARGET, chosen)
+
+        return compile_or_recall(litert, TARGET, chosen, compile)
+
+
+def test_the_second_time_is_recalled_and_equal(folder: Path) -> None:
+    compile = Compiler()
+    first, second = compile(model()), compile(model())
+    assert first == second and compile.count == 1
+    compile(model(7)), compile(model(), optimise="size")
+    assert compile.count == 3
+    compile(model(), intermediates_dir="elsewhere")  # changes nothing of what is compiled
+    assert compile.count == 3 and len(list(folder.iterdir())) == 3
+
+
+@pytest.mark.parametrize("at", [0, 20, 50, 80, -1])
+def test_a_damaged_entry_is_ignored_and_replaced(folder: Path, at: int) -> None:
+    compile = Compiler()
+    first = compile(model())
+    (file,) = folder.iterdir()
+    good = file.read_bytes()
+    file.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at:][1:])
+    assert compile(model()) == first and compile.count == 2
+    assert file.read_bytes() == good
+
+
+def test_an_entry_under_another_name_is_ignored(folder: Path) -> None:
+    compile = Compiler()
+    compile(model())
+    (file,) = folder.iterdir()
+    compile(model(7))
+    (other,) = (f for f in folder.iterdir() if f != file)
+    other.write_bytes(file.read_bytes())
+    assert compile(model(7)).program.inputs != compile(model()).program.inputs
+    assert compile.count == 3
+
+
+def test_the_oldest_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compile = Compiler()
+    compile(model())
+    (first,) = folder.iterdir()
+    monkeypatch.setattr(cache, "MOST_BYTES", 5 * first.stat().st_size)
+    for width in range(7, 20):
+        compile(model(width))
+    assert not first.exists()
+    assert sum(f.stat().st_size for f in folder.iterdir()) <= cache.MOST_BYTES
+
+
+def test_no_cache_keeps_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cache.NO_CACHE, "1")
+    compile = Compiler()
+    compile(model()), compile(model())
+    assert compile.count == 2 and not folder.exists()
+
+
+def test_a_folder_that_cannot_be_written_costs_only_time(folder: Path) -> None:
+    folder.parent.write_text("a file where the folder should be")
+    compile = Compiler()
+    assert compile(model()) == compile(model()) and compile.count == 2

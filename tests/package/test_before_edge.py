@@ -1,0 +1,152 @@
+"""Partitioning before Edge gives the microcode that ExecuTorch's own way gives, byte for byte.
+
+A few networks run with the tests. Many are a command, which prints every one that differs:
+
+    python -m tests.package.test_before_edge --count 500 --first 0
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+
+from openneutron import CompileOptions, CustomDelegationOptions
+from openneutron.models.zoo import ZOO, build_model, example_inputs
+from openneutron.ops import TABLE
+from openneutron.ops.spec import Case, OpSpec
+from openneutron.package.backend import NeutronPartitioner
+from openneutron.package.before_edge import take_partitions
+from openneutron.package.program import delegates
+from openneutron.passes.edge import run_edge_passes
+from openneutron.pipeline import quantize_model
+from openneutron.recipes.parts import outside_core
+from tests.lowering import Bundle, make_inputs, quantize
+from tests.test_random_networks import make_network, odd_input
+
+SMALL = [name for name in ZOO if name not in ("mobilenet_v1", "mobilenet_v2", "mobilenet_v1_025_128", "gru")]
+
+
+def both_ways(
+    quantized: torch.fx.GraphModule, inputs: Sequence[Any], options: CompileOptions | None = None
+) -> tuple[list[bytes], list[bytes]]:
+    """The payloads of all partitions, taken before Edge and by `to_edge_transform_and_lower`."""
+    specs = (options or CompileOptions()).to_compile_specs()
+    delegation = CustomDelegationOptions(allow_no_op_partitions=True)
+
+    def partitioner() -> NeutronPartitioner:
+        return NeutronPartitioner(specs, custom_delegation_options=delegation)
+
+    exported = torch.export.export(quantized, tuple(inputs))
+    before = take_partitions(exported, partitioner())
+    config = EdgeCompileConfig(_core_aten_ops_exception_list=outside_core({"forward": exported}))
+    edge = to_edge_transform_and_lower(
+        exported, transform_passes=[run_edge_passes], partitioner=[partitioner()], compile_config=config
+    )
+    modules = before.graph_module, edge.exported_program().graph_module
+    found = [[d.processed_bytes for d in delegates(module)] for module in modules]
+    return found[0], found[1]
+
+
+def _bundle(spec: OpSpec, cases: Sequence[Case], channels_last: bool) -> tuple[list[bytes], list[bytes]]:
+    batches = [make_inputs(cases, seed, channels_last) for seed in range(2)]
+    return both_ways(quantize(Bundle(cases), batches), batches[0])
+
+
+def _random(seed: int) -> tuple[list[bytes], list[bytes]]:
+    """A random network; every third takes channels-last inputs, as far as they have four dimensions."""
+    net, shapes = make_network(seed)
+    r = random.Random(seed)
+    samples = [tuple(odd_input(r, shape) for shape in shapes) for _ in range(2)]
+    if seed % 3 == 0:
+        samples = [tuple(_channels_last(x) for x in sample) for sample in samples]
+    return both_ways(quantize_model(net, samples, accuracy="fast"), samples[0])
+
+
+def _channels_last(x: torch.Tensor) -> torch.Tensor:
+    return x.to(memory_format=torch.channels_last) if x.dim() == 4 else x
+
+
+def _labels(specs: Sequence[OpSpec]) -> Iterator[Any]:
+    for spec in specs:
+        last = [c for c in spec.cases if c.channels_last]
+        for variant, cases in (("plain", list(spec.cases)), ("channels_last", last)):
+            if cases:
+                yield pytest.param(spec, cases, variant == "channels_last", id=f"{spec.name}-{variant}")
+
+
+@pytest.mark.parametrize("name", ["dscnn", "tiny_vit"])
+def test_zoo(name: str) -> None:
+    inputs = [example_inputs(name, seed) for seed in range(2)]
+    new, old = both_ways(quantize_model(build_model(name), inputs, accuracy="fast"), inputs[0])
+    assert new == old and len(new) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in SMALL if name not in ("dscnn", "tiny_vit")])
+def test_more_of_the_zoo(name: str) -> None:
+    test_zoo(name)
+
+
+_SAMPLED = tuple(_labels(TABLE[::12]))
+
+
+@pytest.mark.parametrize(("spec", "cases", "channels_last"), _SAMPLED[::2])
+def test_operators(spec: OpSpec, cases: Sequence[Case], channels_last: bool) -> None:
+    new, old = _bundle(spec, cases, channels_last)
+    assert new == old
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("spec", "cases", "channels_last"), tuple(_labels(TABLE))[::7])
+def test_more_operators(spec: OpSpec, cases: Sequence[Case], channels_last: bool) -> None:
+    test_operators(spec, cases, channels_last)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_networks(seed: int) -> None:
+    new, old = _random(seed)
+    assert new == old
+
+
+def main() -> int:
+    """Compare many."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--table", action="store_true", help="the cases of the operator table instead")
+    parser.add_argument("--every", type=int, default=1)
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    jobs: list[Any] = [
+        (f"seed {seed}", _random, (seed,))
+        for seed in range(arguments.first, arguments.first + arguments.count)
+    ]
+    if arguments.table:
+        jobs = [(p.id, _bundle, p.values) for p in _labels(TABLE)]
+    jobs = jobs[:: arguments.every]
+    different, several = [], 0
+    for label, run, values in jobs:
+        try:
+            new, old = run(*values)
+            several += len(old) > 1
+            if new != old:
+                different.append(label)
+                print(f"{label}: {len(new)} and {len(old)} partitions", flush=True)
+        except Exception:
+            print(f"{label}: failed\n{traceback.format_exc(limit=-4)}", flush=True)
+            different.append(label)
+    print(f"{len(jobs)} networks, {several} of several partitions, {len(different)} differ")
+    return bool(different)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
