@@ -169,7 +169,7 @@ def name_as_edge(program: ExportedProgram) -> None:
 def name_outputs(program: ExportedProgram) -> None:
     """Let the signature name what the graph returns."""
     returned = program.graph.output_node().args[0]
-    for spec, node in zip(program.graph_signature.output_specs, returned, strict=True):  # type: ignore[arg-type]
+    for spec, node in zip(program.graph_signature.output_specs, returned, strict=True):
         if isinstance(node, Node):
             spec.arg.name = node.name
 
