@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+from torch import nn
 
 from openneutron import CompileOptions, CustomDelegationOptions
 from openneutron.models.zoo import ZOO, build_model, example_inputs
@@ -27,8 +28,9 @@ from openneutron.package.backend import NeutronPartitioner
 from openneutron.package.before_edge import take_partitions
 from openneutron.package.program import delegates
 from openneutron.passes.edge import run_edge_passes
-from openneutron.pipeline import quantize_model
+from openneutron.pipeline import compile_model, quantize_model
 from openneutron.recipes.parts import outside_core
+from openneutron.report.nodes import program_nodes
 from tests.lowering import Bundle, make_inputs, quantize
 from tests.test_random_networks import make_network, odd_input
 
@@ -115,6 +117,38 @@ def test_more_operators(spec: OpSpec, cases: Sequence[Case], channels_last: bool
 def test_random_networks(seed: int) -> None:
     new, old = _random(seed)
     assert new == old
+
+
+class Split(nn.Module):
+    """Two partitions: what is between them stays on the CPU, and one branch goes past it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x).relu()
+        return torch.sigmoid(self.second(x.cumsum(1)) + x)
+
+
+@pytest.mark.parametrize("optimise", ["performance", "size"])
+def test_two_partitions(optimise: str) -> None:
+    inputs = (_channels_last(torch.randn(1, 3, 8, 8)),)
+    quantized = quantize_model(Split().eval(), [inputs], accuracy="fast")
+    new, old = both_ways(quantized, inputs, CompileOptions(optimise=optimise, keep_inputs=False))
+    assert new == old and len(new) == 2
+
+
+def test_names_and_reasons_are_those_of_the_edge_program() -> None:
+    inputs = (torch.randn(1, 3, 8, 8),)
+    quantized = quantize_model(Split().eval(), [inputs], accuracy="fast")
+    new, old = (
+        compile_model(quantized, inputs, etrecord=etrecord, verify=False) for etrecord in (False, True)
+    )
+    assert new.npu_nodes == old.npu_nodes
+    assert [e.as_dict() for e in new.rejected] == [e.as_dict() for e in old.rejected]
+    assert [n.name for n in program_nodes(new)] == [n.name for n in program_nodes(old)]
+    assert new.summary() == {**old.summary(), "program_bytes": len(new.pte)}
 
 
 def main() -> int:

@@ -16,6 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import DelegationSpec
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
@@ -72,8 +74,7 @@ def take_partitions(program: ExportedProgram, partitioner: NeutronPartitioner) -
     with stage(PASSES):
         if changed := decompose_nodes(program, left, partitioner.decompositions):
             _finish(program)
-    groups = [[n for c in group for n in c.members] for group in partitioner.take(program, changed)]
-    return _Taking(program, partitioner).take(groups)
+    return _Taking(program).take(partitioner.take(program, changed))
 
 
 def _finish(program: ExportedProgram) -> None:
@@ -89,9 +90,8 @@ class _Taking:
     outputs of the partitions to come. The same is done here with a list: both ways give the same microcode.
     """
 
-    def __init__(self, program: ExportedProgram, partitioner: NeutronPartitioner):
+    def __init__(self, program: ExportedProgram):
         self.program, self.graph = program, program.graph
-        self.specs = partitioner.delegation_spec.compile_specs
         self.order = list(program.graph.nodes)
         signature = program.graph_signature
         mutated = set(signature.buffers_to_mutate.values())
@@ -102,25 +102,24 @@ class _Taking:
             and spec.target not in mutated
         }
 
-    def take(self, groups: Sequence[Sequence[Node]]) -> ExportedProgram:
+    def take(self, groups: Iterable[tuple[DelegationSpec, Iterable[Node]]]) -> ExportedProgram:
         """The program with these groups of nodes replaced."""
-        for number, nodes in enumerate(groups):
-            self._take(number, set(nodes))
+        for number, (spec, nodes) in enumerate(groups):
+            self._take(f"lowered_module_{number}", set(nodes), spec.compile_specs)
         return self._rest()
 
-    def _take(self, number: int, members: Collection[Node]) -> None:
+    def _take(self, name: str, members: Collection[Node], specs: list[CompileSpec]) -> None:
         ordered = [node for node in self.order if node in members]
         sources = list(dict.fromkeys(s for n in ordered for s in n.all_input_nodes if s not in members))
         constants = [s for s in sources if s.name in self.constants]
         inputs = [s for s in sources if s.name not in self.constants]
         outputs = [n for n in ordered if any(user not in members for user in n.users)]
         inside = self._inside(ordered, constants, inputs, outputs)
-        made = NeutronBackend.preprocess(inside, self.specs)
+        made = NeutronBackend.preprocess(inside, specs)
         stand_in = make_stand_in([n.meta["val"] for n in inputs], [n.meta["val"] for n in outputs])
-        lowered = LoweredBackendModule(stand_in, BACKEND_ID, made.processed_bytes, self.specs)
+        lowered = LoweredBackendModule(stand_in, BACKEND_ID, made.processed_bytes, specs)
         partition = replace(made._delegate_info_meta, inside=inside)
         lowered.meta = {"debug_handle_map": made.debug_handle_map, "_delegate_info_meta": partition}
-        name = f"lowered_module_{number}"
         self.program.graph_module.add_module(name, lowered)
         new = self._call(name, inputs, outputs)
         at = self.order.index(ordered[-1])

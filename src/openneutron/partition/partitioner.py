@@ -205,16 +205,17 @@ class TablePartitioner(Partitioner):
         table: dict[Any, Callable[..., Any]] = torch.export.default_decompositions().materialize()
         return {op: how for op, how in table.items() if op not in self._preserve}
 
-    def take(self, program: ExportedProgram, changed: bool) -> list[list[Cluster]]:
-        """The partitions of a program that will be taken out of it; more may be found in what is left.
+    def take(self, program: ExportedProgram, changed: bool) -> list[tuple[DelegationSpec, list[Node]]]:
+        """The nodes of each partition that is taken out of a program; more may be found in what is left.
 
         If it has not changed since `left_whole` was asked, what was found then is still true.
         """
         self._before_edge = []
         self._found = None if changed else self._found
-        TablePartitioner.partition(self, program)
+        result = TablePartitioner.partition(self, program)
         self._found, self._before_edge = None, self.partitions
-        return self._before_edge
+        nodes = ([node for cluster in group for node in cluster.members] for group in self.partitions)
+        return list(zip(result.partition_tags.values(), nodes, strict=True))
 
     def refuses(self, cluster: Cluster) -> Reject | None:
         """Why what comes after the operator table would refuse a cluster; nothing is known of that here."""
