@@ -19,10 +19,12 @@ fi
 cp /etc/resolv.conf "$folder/etc/resolv.conf"
 cp /etc/ssl/certs/ca-certificates.crt "$folder/etc/ssl/certs/ca-certificates.crt"
 chroot "$folder" id user >/dev/null 2>&1 || chroot "$folder" useradd --create-home --shell /bin/bash user
-for place in proc dev/shm; do mkdir -p "$folder/$place"; done
+for place in proc dev/shm dev/pts; do mkdir -p "$folder/$place"; done
 mount -t proc proc "$folder/proc"
-trap 'umount "$folder/dev/shm" "$folder/proc" 2>/dev/null || true' EXIT
+trap 'umount "$folder/dev/pts" "$folder/dev/shm" "$folder/proc" 2>/dev/null || true' EXIT
 mount -t tmpfs -o size=4G tmpfs "$folder/dev/shm"
+mount -t devpts -o newinstance,ptmxmode=0666 devpts "$folder/dev/pts" # terminals, for a test of colours
+ln -sf pts/ptmx "$folder/dev/ptmx"
 for device in null zero random urandom; do [ -e "$folder/dev/$device" ] || cp -a "/dev/$device" "$folder/dev/$device"; done
 
 rm -rf "$folder/home/user/openneutron"
