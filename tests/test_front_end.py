@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from openneutron import NeutronQuantizer
@@ -468,3 +469,75 @@ def test_training_a_copy_leaves_the_exported_program() -> None:
     prepared(torch.randn(2, 4)).square().sum().backward()
     optimizer.step()
     assert all(torch.equal(exported.state_dict[name], value) for name, value in before.items())
+
+
+# ----------------------------------------------------------------------------------------------------
+# What models return
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+RESULTS: dict[str, Callable[..., Any]] = {
+    "values and indices": lambda x: torch.max(x, 1),
+    "several of these": lambda x: {
+        "a": x.topk(2),
+        "b": [x.sort(descending=True), x.median(1), x.aminmax(dim=1)],
+    },
+    "a named tuple": lambda x: Pair(x.relu(), x + 1),
+    "None among others": lambda x: (None, x.relu(), None, [x * 2]),
+    "numbers": lambda x: (x.relu(), 3, 0.5, True, x.shape[0]),
+    "the input, a constant": lambda x: (x, torch.ones(3), x.relu(), x),
+    "no dimensions": lambda x: (x.std(), x.mean() * 2, 1 - x.max()),
+    "views": lambda x: (*x.relu().split(3, 1), *x.unbind(0)),
+}
+
+
+@pytest.mark.parametrize("name", list(RESULTS))
+def test_results_of_every_kind(name: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 8)
+    wanted = [v for v in pytree.tree_leaves(RESULTS[name](x)) if v is not None]
+    found = load_program(build(RESULTS[name], x, accuracy="fast").pte).run((x,))
+    assert [np.shape(value) for value in found] == [np.shape(value) for value in wanted]
+    for a, b in zip(found, wanted, strict=True):
+        if np.asarray(b).dtype.kind == "f":
+            np.testing.assert_allclose(a, b, atol=0.06)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_indices_that_are_read(recipe: str) -> None:
+    def forward(conv: nn.Module, x: torch.Tensor) -> Any:
+        y = conv(x)
+        return F.max_pool2d(y, 2, return_indices=True), y.max(1)[1], F.max_pool2d(y, 3)
+
+    inputs = torch.randn(1, 4, 6, 6)
+    program = build(forward, inputs, layers=(nn.Conv2d(4, 4, 3, padding=1),), recipe=recipe, accuracy="fast")
+    assert {entry.op for entry in program.rejected} == {"aten.max_pool2d_with_indices.default"}
+
+
+@pytest.mark.parametrize(
+    ("function", "code"),
+    [
+        (lambda x: None, "ON213"),
+        (lambda x: (x.relu(), "text"), "ON213"),
+        (lambda x: x.relu() if x.sum() > 0 else x, "ON212"),
+        (lambda x, y: x + y, "ON212"),
+    ],
+)
+def test_what_cannot_be_a_program_is_said(function: Callable[..., Any], code: str) -> None:
+    with pytest.raises(OpenNeutronError, match=code):
+        build(function, torch.randn(2, 8))
+
+
+def test_a_size_that_only_the_run_tells_is_the_cpus() -> None:
+    def forward(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        y = linear(x)
+        y[y > 0.5] -= 1
+        return y
+
+    x = torch.randn(2, 8)
+    program = build(forward, x, layers=(nn.Linear(8, 8),), accuracy="fast")
+    assert "aten.index.Tensor" in {entry.op for entry in program.rejected}

@@ -149,10 +149,9 @@ CODES: dict[str, CodeInfo] = {
         "one of its own; to_edge_transform_and_lower with NeutronPartitioner sees to that.",
     ),
     "ON208": CodeInfo(
-        "in-place change through a view",
-        "The program changes a tensor in place while another view of it is read later (x[:, 0] = 1). "
-        "Quantized values "
-        "are copies, so the change would be lost. Write it without in-place assignment.",
+        "in-place change without another form",
+        "Quantized values are copies, so that every change of a tensor in place (x[:, 0] = 1) is written as "
+        "a new tensor. This one cannot be: the operator has no such form, or the tensor has no fixed size.",
     ),
     "ON209": CodeInfo(
         "nothing to calibrate with",
@@ -167,6 +166,15 @@ CODES: dict[str, CodeInfo] = {
         "calibration data not finite",
         "A sample has values that are NaN or infinite. The range of every tensor they reach would be "
         "lost, so that they are refused; the message names the sample, counted from zero, and the input.",
+    ),
+    "ON212": CodeInfo(
+        "model cannot be exported",
+        "torch.export, through which every model goes, could not follow this one: its forward raised an "
+        "error, takes other inputs, or decides by the values of tensors what to compute.",
+    ),
+    "ON213": CodeInfo(
+        "nothing that can be returned",
+        "A program returns tensors, numbers and None, and at least one tensor.",
     ),
     "ON301": CodeInfo(
         "LiteRT graph invalid", "A LiteRT graph failed verification; this is a bug, please report it."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -48,6 +49,21 @@ def tensor_of(node: Node) -> torch.Tensor | None:
     """The (fake) tensor a node produces, or None if it produces something else."""
     value = node.meta.get("val")
     return value if isinstance(value, torch.Tensor) else None
+
+
+def same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors have one shape, whatever the numbers they depend on."""
+    return _plain(a.shape) == _plain(b.shape)
+
+
+def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors lie in memory in one way."""
+    return _plain(a.stride()) == _plain(b.stride())
+
+
+def _plain(sizes: Iterable[Any]) -> list[Any]:
+    # Comparing sizes that only the values of tensors tell is an error to torch; their expressions compare.
+    return [size if isinstance(size, int) else size.node.expr for size in sizes]
 
 
 def is_float(node: Node) -> bool:

@@ -35,7 +35,14 @@ from openneutron.package.payload import Port, build_payload, pack
 from openneutron.package.program import CompiledProgram, by_method, package_program
 from openneutron.passes import ATEN_PASSES, FLOAT_PARTS, PTQ, run_passes
 from openneutron.passes.edge import remove_quant_io
-from openneutron.quantize.export import Inputs, Model, as_tuple, dynamic_shapes_of, export_model
+from openneutron.quantize.export import (
+    Inputs,
+    Model,
+    as_tuple,
+    check_results,
+    dynamic_shapes_of,
+    export_model,
+)
 from openneutron.quantize.loop import (
     calibrate_and_quantize,
     convert_trained,
@@ -101,16 +108,18 @@ def compile_model(
         }
         samples = {name: found[:1] for name, found in given.items()}
     exported = {name: export_model(m, inputs[name], dynamic.get(name)) for name, m in methods.items()}
+    for program in exported.values():
+        check_results(program)
     record = etrecord or options.use_profiling
     with stage(EXIR):
         edge, partitioners = lower_program(exported, backends, options, core, delegation, delegate, record)
         edge = remove_quant_io(edge) if int8_io else edge
     not_asked = None if delegate and backends.neutron else _NO_NPU if delegate else _NO_DELEGATION
-    program = package_program(edge, partitioners, not_asked=not_asked)
+    compiled = package_program(edge, partitioners, not_asked=not_asked)
     if not verify:
-        return program
+        return compiled
     with stage(VERIFY):
-        return verified(program, exported, samples)
+        return verified(compiled, exported, samples)
 
 
 def convert_model(

@@ -35,6 +35,11 @@ def plain_inputs(values: Any) -> Any:
     return pytree.tree_map(plain, values)
 
 
+def results(values: Any) -> list[Any]:
+    """What a model returns, one after the other, as a program does; None is left out."""
+    return [value for value in pytree.tree_leaves(values) if value is not None]
+
+
 def from_numpy(array: np.ndarray) -> torch.Tensor:
     """The tensor of an array in whatever order, backwards too, which PyTorch does not take."""
     return torch.from_numpy(array.copy() if any(s < 0 for s in array.strides) else array)

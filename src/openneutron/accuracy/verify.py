@@ -29,6 +29,7 @@ from openneutron.package.program import CompiledProgram, Verification
 from openneutron.package.pte import TensorSpec, numpy_dtype
 from openneutron.partition.constants import DEQUANTIZE_TENSOR, QUANTIZE_TENSOR
 from openneutron.run.program import LoadedProgram, load_program
+from openneutron.tensors import results
 
 FACTOR = 2.0
 _RUNS = 16  # disturbed runs at most; one is enough for a program that is right, nearly always
@@ -141,15 +142,15 @@ def _share(distance: tuple[float, float], bound: tuple[float, float]) -> float:
 
 def _run(model: GraphModule, sample: tuple[Any, ...]) -> Arrays:
     with torch.no_grad():
-        return [_array(x) for x in pytree.tree_leaves(model(*sample))]
+        return [_array(x) for x in results(model(*sample))]
 
 
 def _disturbed(model: GraphModule, sample: tuple[Any, ...]) -> Iterator[Arrays]:
     generator = torch.Generator().manual_seed(0)
     for _ in range(_RUNS):
         with torch.no_grad():
-            results = pytree.tree_leaves(_Disturbed(model, generator).run(*sample))
-        yield [_array(x) for x in results]
+            found = results(_Disturbed(model, generator).run(*sample))
+        yield [_array(x) for x in found]
 
 
 class _Disturbed(Interpreter):
@@ -183,7 +184,7 @@ def _with_nodes(model: GraphModule, sample: tuple[Any, ...]) -> list[tuple[Any, 
 
 
 def _results(model: GraphModule) -> list[Any]:
-    return pytree.tree_leaves(model.graph.output_node().args[0])
+    return results(model.graph.output_node().args[0])
 
 
 def _varied(value: Any, node: Node) -> Any:

@@ -47,6 +47,8 @@ REMEDIES: dict[str, str] = {
     "ON208": "Build the new tensor with torch.cat, torch.where or an addition.",
     "ON209": "Give at least one sample; a hundred typical ones give good ranges.",
     "ON210": "Nothing, in general; channels-last inputs may need fewer of them.",
+    "ON212": "Make torch.export.export(model, inputs) work first; PyTorch documents what it takes.",
+    "ON213": "Return the tensors the model computes.",
     "ON301": "Report it with the model, if you can share it.",
     "ON302": "Download or convert the file again.",
     "ON303": "Convert the model with full int8 quantization and static shapes.",

@@ -9,15 +9,18 @@ from executorch.backends.arm._passes import ArmPass
 from executorch.backends.cortex_m.edge_compile_config import cortex_m_edge_compile_config
 from executorch.backends.cortex_m.passes import AtenToCortexMPass, CortexMPassManager
 from executorch.backends.cortex_m.passes.explicit_layout_pass import ValidateCortexMExplicitLayoutPass
+from executorch.backends.transforms.remove_getitem_op import RemoveGetItemPass
 from executorch.exir import EdgeCompileConfig
 from executorch.exir.dialects._ops import ops as edge_ops
 from executorch.exir.pass_base import (
     ExportedProgramPassBase,
     ExportedProgramPassResult,
     ExportPass,
+    PassResult,
     ProxyValue,
 )
 from torch.export import ExportedProgram
+from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from openneutron.backends import DEFAULT_CORE
@@ -46,9 +49,32 @@ def _knows_products(kind: type[ExportPass]) -> type[ExportPass]:
     return KnowsProducts
 
 
+class RemoveUnreadIndices(ExportPass):
+    """Takes indices off maxima where nobody reads them; ExecuTorch's own pass fails where somebody does."""
+
+    def call(self, graph_module: GraphModule) -> PassResult:
+        """The same program; where indices are read, nothing changes."""
+        aten, changed = edge_ops.edge.aten, False
+        plain = {aten.max_pool2d_with_indices.default: aten.max_pool2d.default,
+                 aten.max.dim: aten.amax.default}  # fmt: skip
+        for node in list(graph_module.graph.nodes):
+            if node.target not in plain or any(user.args[1] != 0 for user in node.users):
+                continue
+            with graph_module.graph.inserting_before(node):
+                new = graph_module.graph.call_function(plain[node.target], node.args, node.kwargs)
+            new.meta = {**node.meta, "val": node.meta["val"][0]}
+            for user in list(node.users):
+                user.replace_all_uses_with(new)
+                graph_module.graph.erase_node(user)
+            graph_module.graph.erase_node(node)
+            changed = True
+        graph_module.recompile()
+        return PassResult(graph_module, changed)
+
+
 # The check among them refuses programs with a float convolution; we know that one has its portable kernel.
 _PASSES = [
-    _knows_products(kind)
+    RemoveUnreadIndices if kind is RemoveGetItemPass else _knows_products(kind)
     for kind in CortexMPassManager.explicit_layout_pass_list
     if kind is not ValidateCortexMExplicitLayoutPass
 ]

@@ -76,7 +76,8 @@ class CortexMInt8Quantizer(ComposableQuantizer):
         """Say of every tensor how it is to be quantized."""
         # A comparison of integers is not one of the numbers they stand for.
         calls = (n for n in model.graph.nodes if n.op == "call_function" and not is_annotated(n))
-        other = [n.name for n in calls if tensor_of(n) is not None and not (is_float(n) and _has_kernel(n))]
+        other = [n.name for n in calls if tensor_of(n) is not None
+                 and not (is_float(n) and _has_kernel(n) and _has_known_sizes(n))]  # fmt: skip
         leave_float(model, (*self.keep_float, *other))
         super().annotate(model)
         flatten_sharing(model)
@@ -84,6 +85,12 @@ class CortexMInt8Quantizer(ComposableQuantizer):
 
     def validate(self, model: GraphModule) -> None:
         """Nothing to check: a node that was not annotated stays float."""
+
+
+def _has_known_sizes(node: Node) -> bool:
+    """Whether all sizes are known before the run, or named; ExecuTorch's patterns compare them."""
+    tensors = [t for n in (node, *node.all_input_nodes) if (t := tensor_of(n)) is not None]
+    return all(isinstance(d, int) or d.node.has_hint() for t in tensors for d in t.shape)
 
 
 class _Unannotated(NodeFinder):

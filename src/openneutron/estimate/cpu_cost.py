@@ -105,7 +105,7 @@ def operator_of(node: Node) -> Operator:
     if found is None and isinstance(value, tuple | list):
         found = next((v for v in value if isinstance(v, Tensor)), None)
     read = [t for n in node.all_input_nodes if (t := tensor_of(n)) is not None]
-    inputs = tuple(tuple(int(d) for d in t.shape) for t in read)
+    inputs = tuple(sizes_of(t) for t in read)
     name = op_name(node) or str(node.target)
     if found is None:
         return Operator(name, inputs, ())
@@ -114,8 +114,13 @@ def operator_of(node: Node) -> Operator:
     window = prod(kernel) if isinstance(kernel, list | tuple) else int(kernel)
     if args.get("transposed"):  # one operator for both directions; the names tell them apart here
         name = "aten.conv_transpose2d.input"
-    moved = sum(t.numel() * t.element_size() for t in (*read, found))
-    return Operator(name, inputs, tuple(int(d) for d in found.shape), int(moved), window)
+    moved = sum(prod(sizes_of(t)) * t.element_size() for t in (*read, found))
+    return Operator(name, inputs, sizes_of(found), moved, window)
+
+
+def sizes_of(tensor: Tensor) -> tuple[int, ...]:
+    """A tensor's sizes; one that only the run tells is counted as 1."""
+    return tuple(d if isinstance(d, int) else int(d.node.hint or 1) for d in tensor.shape)
 
 
 def cpu_work(op: Operator) -> tuple[str, float]:

@@ -250,7 +250,14 @@ def package_program(
         # to_executorch changes the programs it is given
         kept = {name: copy_graph(edge.exported_program(name)) for name in partitioners}
         with stage(EXIR):
-            program = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=ArenaPlanning()))
+            try:
+                program = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=ArenaPlanning()))
+            except RuntimeError as error:
+                _, _, missing = str(error).partition("Missing out variants: ")
+                if not missing:
+                    raise
+                fail("ON513", "program", f"ExecuTorch has no kernel for {missing.strip('{}')}",
+                     "Write the model without the operator.")  # fmt: skip
         pte = remember(seal(program.buffer))
         return describe(pte, kept, partitioners, npu_nodes, not_asked, program._etrecord)
 

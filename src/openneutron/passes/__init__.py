@@ -18,7 +18,6 @@ from openneutron.passes.canonicalize import (
     remove_batch_counters,
     remove_no_ops,
     replace_constant_division,
-    replace_in_place,
     replace_scalars,
 )
 from openneutron.passes.constants import fold_constants, fold_parameters
@@ -30,14 +29,31 @@ from openneutron.passes.layers import (
     rewrite_constant_matmul,
     separate_other_biases,
 )
+from openneutron.passes.matrices import rewrite_linear_maps
+from openneutron.passes.places import rewrite_constant_places
 from openneutron.passes.regions import inline_regions
 from openneutron.passes.volume import rewrite_volume_convolutions
+from openneutron.passes.writes import replace_in_place
 
 __all__ = ["ATEN_PASSES", "BEFORE_PREPARE", "FLOAT_PARTS", "PTQ", "QAT", "Pass", "run_passes"]
 
 _REMOVE_NO_OPS = Pass("RemoveNoOps", "every call computes or moves something", remove_no_ops)
 _REWRITE_CONSTANT_MATMUL = Pass(
     "RewriteConstantMatmul", "a product with a constant matrix is a linear layer", rewrite_constant_matmul
+)
+
+_REWRITE_CONSTANT_PLACES = Pass(
+    "RewriteConstantPlaces",
+    "what is chosen or replaced at constant places is slices, indices or a constant mask",
+    rewrite_constant_places,
+    requires=("FoldConstants", "ReplaceInPlace"),
+)
+
+_REWRITE_LINEAR_MAPS = Pass(
+    "RewriteLinearMaps",
+    "resampling and running sums are products with constant matrices",
+    rewrite_linear_maps,
+    requires=("FoldConstants", "ReplaceInPlace"),
 )
 
 _INLINE_REGIONS = Pass("InlineRegions", "a model is one graph, whatever contexts it enters", inline_regions)
@@ -90,6 +106,8 @@ ATEN_PASSES: tuple[Pass, ...] = (
         requires=("RemoveBatchCounters", "FoldConstants"),
     ),
     _REMOVE_NO_OPS,
+    _REWRITE_CONSTANT_PLACES,
+    _REWRITE_LINEAR_MAPS,
     Pass("ConvertOperands", "operands of float arithmetic are float", convert_operands),
     Pass("NormalizeBounds", "a bound bounds something, and two do not cross", normalize_bounds),
     Pass(
@@ -115,6 +133,7 @@ ATEN_PASSES: tuple[Pass, ...] = (
     _REWRITE_CONSTANT_MATMUL,  # and contain products
     _FOLD_CONSTANTS,
     _FOLD_PARAMETERS,
+    _REWRITE_CONSTANT_PLACES,
     Pass(
         "BoundMasks",
         "what forbids places of a softmax is finite",

@@ -6,11 +6,9 @@ import math
 from typing import Any, cast
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
-from openneutron.diagnostics import fail
-from openneutron.fx import bind_args, is_float, op_name, overload, tensor_of
+from openneutron.fx import bind_args, is_float, op_name, overload, same_shape, same_strides, tensor_of
 from openneutron.passes.graph import add_constant, constant, insert
 from openneutron.passes.patterns import only_user
 
@@ -30,68 +28,10 @@ def remove_batch_counters(model: GraphModule) -> bool:
     return bool(found)
 
 
-def replace_in_place(model: GraphModule) -> bool:
-    """Turn `relu_(x)` into `relu(x)`; whoever read x afterwards reads the result."""
-    changed = False
-    for node in list(model.graph.nodes):
-        op = overload(node)
-        plain = _out_of_place(op) if op is not None and op._schema.name.endswith("_") else None
-        if plain is None or _viewed(node.args[0]).op == "get_attr":
-            continue  # a buffer is written on purpose
-        later = _nodes_after(node)
-        _refuse_aliases(node, later)
-        node.target = plain
-        for user in [u for u in node.args[0].users if u in later]:
-            user.replace_input_with(node.args[0], node)
-        changed = True
-    return changed
-
-
-def _out_of_place(op: OpOverload) -> OpOverload | None:
-    packet = getattr(aten, op._schema.name.removeprefix("aten::").removesuffix("_"), None)
-    # pow_.Scalar is pow.Tensor_Scalar; nearly all others keep the overload's name.
-    for name in (op._overloadname, f"Tensor_{op._overloadname}"):
-        plain = getattr(packet, name, None)
-        if plain is not None and len(plain._schema.arguments) == len(op._schema.arguments):
-            return plain
-    return None
-
-
-def _nodes_after(node: Node) -> set[Node]:
-    found = set()
-    while (node := node.next).op != "root":
-        found.add(node)
-    return found
-
-
 def _is_view(node: Node) -> bool:
     op = overload(node)
     returns = op._schema.returns if op is not None else []
     return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
-
-
-def _viewed(node: Node) -> Node:
-    """The tensor whose memory a node shares."""
-    while _is_view(node):
-        node = node.all_input_nodes[0]
-    return node
-
-
-def _refuse_aliases(node: Node, later: set[Node]) -> None:
-    """A change that others would see through a view cannot be expressed without changing memory."""
-    target = node.all_input_nodes[0]
-    pending, aliases = [_viewed(target)], set()
-    while pending:
-        alias = pending.pop()
-        aliases.add(alias)
-        pending += [u for u in alias.users if _is_view(u) and u not in aliases and u not in later]
-    if any(user in later for alias in aliases - {target} for user in alias.users):
-        fail(
-            "ON208",
-            f"node '{node.name}'",
-            f"{op_name(node)} changes a tensor in place that is read through another view of it",
-            "Write it without in-place assignment, or quantize exported.run_decompositions({}).module().",
-        )
 
 
 _ALWAYS_IDENTITY = frozenset(
@@ -117,7 +57,7 @@ _IDENTITY_IF_SAME_SHAPE = frozenset(
                  "tile.default")
 )  # fmt: skip
 # These keep the order of the elements: of a chain of them, only the shape at its end matters.
-_RESHAPES = frozenset(
+RESHAPES = frozenset(
     f"aten.{name}"
     for name in ("view.default", "view_as.default", "_unsafe_view.default", "reshape.default",
                  "reshape_as.default", "flatten.using_ints", "unflatten.int", "unsqueeze.default",
@@ -140,7 +80,7 @@ _NEUTRAL = {
     "aten.pow.Tensor_Scalar": 1,
 }
 
-IDENTITIES = _ALWAYS_IDENTITY | _IDENTITY_IF_SAME_TYPE | _IDENTITY_IF_SAME_SHAPE | _RESHAPES
+IDENTITIES = _ALWAYS_IDENTITY | _IDENTITY_IF_SAME_TYPE | _IDENTITY_IF_SAME_SHAPE | RESHAPES
 
 
 def _given_back(node: Node) -> Node | None:
@@ -155,13 +95,13 @@ def _given_back(node: Node) -> Node | None:
     if name in _DROPOUTS:
         args = bind_args(node)
         return source if not args["train"] or args["p"] == 0 else None
-    if name in _RESHAPES:
+    if name in RESHAPES:
         return _same_shape_before(node)
     before, after = tensor_of(source), tensor_of(node)
     if name in _ALWAYS_IDENTITY:
         # A clone to another memory format is the user's wish; it is kept, and the layout stage decides.
-        return source if before is None or after is None or before.stride() == after.stride() else None
-    if before is None or after is None or (before.dtype, before.shape) != (after.dtype, after.shape):
+        return source if before is None or after is None or same_strides(before, after) else None
+    if before is None or after is None or before.dtype != after.dtype or not same_shape(before, after):
         return None
     return source if _is_neutral(node, name, before, after) else None
 
@@ -171,9 +111,9 @@ def _same_shape_before(node: Node) -> Node | None:
     after, source = tensor_of(node), node.args[0]
     while after is not None and isinstance(source, Node):
         before = tensor_of(source)
-        if before is not None and (before.dtype, before.shape) == (after.dtype, after.shape):
+        if before is not None and before.dtype == after.dtype and same_shape(before, after):
             return source
-        if op_name(source) not in _RESHAPES:
+        if op_name(source) not in RESHAPES:
             return None
         source = source.args[0]
     return None
@@ -189,7 +129,7 @@ def _is_neutral(node: Node, name: str, before: torch.Tensor, after: torch.Tensor
         args = bind_args(node)
         other = args["exponent"] if "exponent" in args else args["other"]
         return not isinstance(other, Node) and other == _NEUTRAL[name] and not args.get("rounding_mode")
-    same_memory = before.stride() == after.stride()
+    same_memory = same_strides(before, after)
     if name in _IDENTITY_IF_SAME_TYPE:
         return same_memory
     # Any other view (a permutation, say) shows the same if it goes through the same memory in the same way.
@@ -294,7 +234,11 @@ def _replace_scalars_of(model: GraphModule, node: Node) -> bool:
 
 
 def _scalar(model: GraphModule, before: Node, value: Any) -> Node:
-    return add_constant(model, before, torch.tensor([float(value)]), "scalar")
+    """A number as a tensor of one dimension, or of none where the result has none."""
+    result = tensor_of(before)
+    number = torch.tensor(float(value))
+    bare = result is not None and result.dim() == 0
+    return add_constant(model, before, number if bare else number.reshape(1), "scalar")
 
 
 def _scale_operand(model: GraphModule, node: Node, alpha: Any) -> None:

@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 
 from openneutron import ops
 from openneutron.fx import bind_args, is_float, op_name, overload, tensor_of
-from openneutron.passes import attention, normalization, pools, recurrent
+from openneutron.passes import attention, normalization, pools, recurrent, sorting
 from openneutron.passes.canonicalize import ARITHMETIC, IDENTITIES
 from openneutron.passes.graph import inline, trace
 
@@ -217,6 +217,45 @@ def _triangle(lower: bool) -> Decomposition:
     return decompose
 
 
+def _remainder(mode: str) -> Decomposition:
+    """What is left after a whole number of times; the sign is the divisor's (floor) or the dividend's."""
+    return lambda self, other: self - torch.div(self, other, rounding_mode=mode) * other
+
+
+def _fold(
+    self: torch.Tensor,
+    output_size: list[int],
+    kernel_size: list[int],
+    dilation: list[int],
+    padding: list[int],
+    stride: list[int],
+) -> torch.Tensor:
+    """Windows added where they overlap: a transposed convolution in which each channel has one place."""
+    taps = kernel_size[0] * kernel_size[1]
+    channels = self.shape[-2] // taps
+    counts = [
+        (size + 2 * pad - step * (k - 1) - 1) // s + 1
+        for size, pad, step, k, s in zip(output_size, padding, dilation, kernel_size, stride, strict=True)
+    ]
+    extra = [
+        size - ((n - 1) * s - 2 * pad + step * (k - 1) + 1)
+        for size, n, s, pad, step, k in zip(
+            output_size, counts, stride, padding, dilation, kernel_size, strict=True
+        )
+    ]
+    windows = self.reshape(-1, channels * taps, *counts)
+    weight = torch.eye(taps).reshape(taps, 1, *kernel_size).repeat(channels, 1, 1, 1)
+    summed = torch.nn.functional.conv_transpose2d(
+        windows, weight, None, stride, padding, extra, channels, dilation
+    )
+    return summed.reshape(*self.shape[:-2], channels, *output_size)
+
+
+def _copy(self: torch.Tensor, src: torch.Tensor, non_blocking: bool) -> torch.Tensor:
+    """What is written over a whole tensor, in its type and shape."""
+    return src.to(self.dtype).expand(self.shape)
+
+
 DECOMPOSITIONS: dict[str, Decomposition] = {
     "aten.split.Tensor": _split,
     "aten.split_with_sizes.default": _split_with_sizes,
@@ -259,6 +298,38 @@ DECOMPOSITIONS: dict[str, Decomposition] = {
     "aten.dot.default": lambda self, tensor: (self * tensor).sum(),
     "aten.lerp.Scalar": lambda self, end, weight: self + (end - self) * weight,
     "aten.lerp.Tensor": lambda self, end, weight: self + (end - self) * weight,
+    "aten.remainder.Scalar": _remainder("floor"),
+    "aten.remainder.Tensor": _remainder("floor"),
+    "aten.fmod.Scalar": _remainder("trunc"),
+    "aten.fmod.Tensor": _remainder("trunc"),
+    "aten.frac.default": lambda self: self - self.trunc(),
+    "aten.hypot.default": lambda self, other: (self * self + other * other).sqrt(),
+    "aten.copysign.Tensor": lambda self, other: torch.where(other < 0, -self.abs(), self.abs()),
+    "aten.copysign.Scalar": lambda self, other: self.abs() * math.copysign(1, other),
+    "aten.heaviside.default": lambda self, values: torch.where(
+        self == 0, values, torch.where(self > 0, 1.0, torch.zeros_like(self))
+    ),
+    "aten.sgn.default": lambda self: torch.sign(self),
+    "aten.fmax.default": lambda self, other: torch.maximum(self, other),
+    "aten.fmin.default": lambda self, other: torch.minimum(self, other),
+    "aten.erfc.default": lambda self: 1 - torch.erf(self),
+    "aten.logaddexp.default": lambda self, other: (
+        torch.maximum(self, other) + (-(self - other).abs()).exp().log1p()
+    ),
+    "aten.xlogy.Tensor": lambda self, other: self * other.log(),
+    "aten.rad2deg.default": lambda self: self * (180 / math.pi),
+    "aten.deg2rad.default": lambda self: self * (math.pi / 180),
+    "aten.rrelu.default": lambda self, lower, upper, **_: torch.nn.functional.leaky_relu(
+        self, (lower + upper) / 2
+    ),
+    "aten.unsafe_split.Tensor": _split,
+    "aten.unsafe_split_with_sizes.default": _split_with_sizes,
+    "aten.unsafe_chunk.default": _chunk,
+    "aten.col2im.default": _fold,
+    "aten.copy.default": _copy,
+    "aten.fill.Scalar": lambda self, value: torch.full_like(self, value),
+    "aten.fill.Tensor": lambda self, value: value.to(self.dtype).expand(self.shape),
+    "aten.zero.default": lambda self: torch.zeros_like(self),
     "aten.square.default": lambda self: self * self,
     "aten.round.decimals": lambda self, decimals: torch.round(self * 10.0**decimals) * 10.0**-decimals,
     "aten.glu.default": _glu,
@@ -271,6 +342,7 @@ DECOMPOSITIONS: dict[str, Decomposition] = {
     **normalization.DECOMPOSITIONS,
     **pools.DECOMPOSITIONS,
     **recurrent.DECOMPOSITIONS,
+    **sorting.DECOMPOSITIONS,
 }
 
 # Not in the table, but brought into its form by another pass.
@@ -293,8 +365,14 @@ def _expansion(node: Node) -> GraphModule | None:
     name = op_name(node)
     if name in _CASTS and _is_cast_of_truth(node):
         return trace(node, lambda self, **_: torch.where(self, _one_number(self, 1), _one_number(self, 0)))
+    if name == "aten.max_pool2d_with_indices.default" and _reads(node, 0) and _reads(node, 1):
+        return trace(node, pools.values_and_places)
+    if name in sorting.WITH_INDICES and is_float(node.all_input_nodes[0]):
+        return trace(node, sorting.WITH_INDICES[name])
     if not name or name in _REWRITTEN or not _is_float_call(node):
         return None
+    if name in _ROUNDING and not isinstance(bind_args(node)["other"], Node):
+        return trace(node, _divide_by_number)
     if name == "aten.pad.default":  # the table has it, but not these modes
         args = bind_args(node)
         if args["mode"] in ("circular", "replicate") and min(args["pad"]) >= 0:
@@ -302,6 +380,14 @@ def _expansion(node: Node) -> GraphModule | None:
     if (function := DECOMPOSITIONS.get(name)) is not None:
         return trace(node, function)
     return _open_composite(node) if ops.find(name) is None else None
+
+
+_ROUNDING = ("aten.div.Tensor_mode", "aten.div.Scalar_mode", "aten.floor_divide.default",
+             "aten.floor_divide.Scalar")  # fmt: skip
+
+
+def _divide_by_number(self: torch.Tensor, other: float, rounding_mode: str | None = "floor") -> torch.Tensor:
+    return torch.div(self, _one_number(self, other), rounding_mode=rounding_mode)
 
 
 _CASTS = ("aten.to.dtype", "aten._to_copy.default", "aten.to.dtype_layout")
@@ -314,6 +400,11 @@ def _is_cast_of_truth(node: Node) -> bool:
         source is not None and result is not None
         and source.dtype == torch.bool and result.dtype == torch.float32
     )  # fmt: skip
+
+
+def _reads(node: Node, result: int) -> bool:
+    """Whether somebody reads one of several results."""
+    return any(u.target is operator.getitem and u.args[1] == result and u.users for u in node.users)
 
 
 def _is_float_call(node: Node) -> bool:

@@ -53,10 +53,10 @@ def fake_mode(graph: Graph) -> Any:
     raise AssertionError("the graph has no fake tensors: it was not made by torch.export")
 
 
-def insert(before: Node, target: Any, args: tuple[Any, ...], like: Node) -> Node:
+def insert(before: Node, target: Any, args: tuple[Any, ...], like: Node, kwargs: Any = None) -> Node:
     """A call inserted before a node, with its fake result and the provenance of `like`."""
     with before.graph.inserting_before(before):
-        node = before.graph.call_function(target, args)
+        node = before.graph.call_function(target, args, kwargs)
     copy_provenance(like, node)
     infer(node)
     return node
@@ -65,8 +65,7 @@ def insert(before: Node, target: Any, args: tuple[Any, ...], like: Node) -> Node
 def infer(node: Node) -> None:
     """Compute the fake result of a node from those of its arguments."""
     args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-    modes = {m for n in node.all_input_nodes if (m := getattr(n.meta["val"], "fake_mode", None)) is not None}
-    with next(iter(modes)), torch.no_grad():
+    with fake_mode(node.graph), torch.no_grad():
         node.meta["val"] = cast(Callable[..., Any], node.target)(*args, **kwargs)
 
 

@@ -151,8 +151,10 @@ def _first(function: Callable[..., Tensor]) -> Callable[..., Any]:
     return lambda **arguments: (function(**arguments), None)
 
 
-def _extremum(name: str) -> Callable[..., Any]:
-    return lambda self, dim, keepdim=False: (getattr(torch, name)(self, dim, keepdim), None)
+def values_and_places(**arguments: Any) -> tuple[Tensor, Tensor]:
+    """The maxima by themselves, which the NPU computes, and where they are, which the CPU finds."""
+    with_places = torch.ops.aten.max_pool2d_with_indices.default
+    return torch.ops.aten.max_pool2d.default(**arguments), with_places(**arguments)[1]
 
 
 DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
@@ -165,6 +167,4 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "aten.adaptive_max_pool1d.default": _adaptive_max(1),
     "aten.adaptive_max_pool2d.default": _adaptive_max(2),
     "aten.adaptive_max_pool3d.default": _adaptive_max(3),
-    "aten.max.dim": _extremum("amax"),
-    "aten.min.dim": _extremum("amin"),
 }

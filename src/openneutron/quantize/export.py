@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+import dataclasses
+from types import NoneType
+from typing import Any, NoReturn
 
 import torch
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from openneutron.diagnostics import fail
+from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.stopwatch import EXPORT, stage
 from openneutron.tensors import is_plain, plain_inputs
 
@@ -23,11 +25,13 @@ def export_model(module: Model, example_inputs: Any, dynamic_shapes: Any = None)
     """The model as torch.export gives it; of an exported one a program of its own, which may be changed."""
     inputs = plain_inputs(as_tuple(example_inputs))
     if isinstance(module, ExportedProgram):
-        return _own(module)
+        return _with_plain_results(_own(module))
     with stage(EXPORT):
         # A module that knows better names for its nodes than torch.export gives them exports itself.
         export = getattr(module, "export_program", None)
-        return _export(module, inputs, dynamic_shapes) if export is None else export(inputs)
+        return _with_plain_results(
+            _export(module, inputs, dynamic_shapes) if export is None else export(inputs)
+        )
 
 
 def as_tuple(inputs: Any) -> Inputs:
@@ -74,18 +78,68 @@ def _own(program: ExportedProgram) -> ExportedProgram:
         return _export(program.module(check_guards=False), plain_inputs(args), dynamic, plain_inputs(kwargs))
 
 
-def _export(module: Any, args: Inputs, dynamic_shapes: Any, kwargs: Any = None) -> ExportedProgram:
+def _with_plain_results(program: ExportedProgram) -> ExportedProgram:
+    """Tuples in the place of structures that ExecuTorch cannot write down: a program's results are a list."""
+    root = program.module_call_graph[0]
+    if root.signature is None:
+        return program
     try:
+        pytree.treespec_dumps(root.signature.out_spec)
+    except NotImplementedError:  # torch.return_types.max, a NamedTuple, a class of the user's own
+        plain = pytree.tree_structure(_as_tuples(root.signature.out_spec))
+        signature = dataclasses.replace(root.signature, out_spec=plain)
+        program._module_call_graph = [
+            dataclasses.replace(root, signature=signature), *program.module_call_graph[1:]
+        ]  # fmt: skip
+    return program
+
+
+def _as_tuples(spec: Any) -> Any:
+    return 0 if spec.is_leaf() else tuple(map(_as_tuples, spec.children()))
+
+
+def check_results(program: ExportedProgram) -> None:
+    """Refuse a program that ExecuTorch cannot write: one that returns no tensor, or returns text."""
+    found = pytree.tree_leaves(program.graph.output_node().args[0])
+    for number, value in enumerate(found):
+        if not isinstance(value, Node | int | float | NoneType):
+            fail("ON213", f"output {number}", f"is {value!r}, which a program cannot return",
+                 "Return tensors and numbers.")  # fmt: skip
+    if not any(isinstance(value, Node) for value in found):
+        fail("ON213", "outputs", "the model returns no tensor", "Return what it computes.")
+
+
+def _export(module: Any, args: Inputs, dynamic_shapes: Any, kwargs: Any = None) -> ExportedProgram:
+    def export() -> ExportedProgram:
         return torch.export.export(module, args, kwargs or {}, dynamic_shapes=dynamic_shapes)
+
+    try:
+        try:
+            return export()
+        except RuntimeError as error:
+            if "inplace" not in str(error) and "in-place" not in str(error):
+                raise
+            with torch.no_grad():  # some writes only training forbids
+                return export()
     except torch._dynamo.exc.UserError as error:
         if dynamic_shapes is None:
-            raise
+            _refuse(error)
         fail(
             "ON205",
             "export",
             f"a dimension that is to be dynamic is not: {str(error).strip().splitlines()[0]}",
             "Export the model without dynamic_shapes: the NPU computes on static shapes only.",
         )
+    except OpenNeutronError:
+        raise
+    except Exception as error:
+        _refuse(error)
+
+
+def _refuse(error: Exception) -> NoReturn:
+    lines = str(error).strip().splitlines() or ["no message"]
+    hint = "The error above this one says where; torch.export.export(model, inputs) shows it alone."
+    fail("ON212", "export", f"{type(error).__name__}: {lines[0]}", hint)
 
 
 def _input_values(program: ExportedProgram) -> list[Any]:

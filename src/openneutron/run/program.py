@@ -72,7 +72,7 @@ class LoadedProgram:
             )
 
     def run(self, inputs: Sequence[Input], method: str = "forward") -> list[np.ndarray]:
-        """The outputs of a method for these inputs, which must have its shapes and types."""
+        """The outputs of a method for these inputs, which must have its shapes and types; no None."""
         info = self.method(method)
         arguments = self._arguments(info, inputs)
         with self._lock:
@@ -87,7 +87,7 @@ class LoadedProgram:
                     f"{method} failed: {_first_line(error)}",
                     "ExecuTorch's messages above say more.",
                 )
-        return [_array(value) for value in outputs]
+        return [_array(value) for value in outputs if value is not None]
 
     def method(self, name: str = "forward") -> MethodInfo:
         """What a method takes and returns."""
