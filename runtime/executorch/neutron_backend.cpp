@@ -1,9 +1,10 @@
 // The ExecuTorch delegate `NeutronBackend`: loads payloads of the open converter and runs them on the C runtime.
 //
 // A handle lives in the memory of the method that loaded it, so that methods may run in several threads. Memory for
-// activations is taken from the method's temporary allocator for each call: the delegates of a program run one after
-// the other, and need room for the largest, not for all. The payload stays where ExecuTorch loaded it; it is copied
-// only if that place is not aligned as the runtime needs it.
+// activations is the last argument of a call where the program plans it (openneutron/package/arena.py), and is taken
+// from the method's temporary allocator where it does not: the delegates of a program run one after the other, and need
+// room for the largest, not for all. The payload stays where ExecuTorch loaded it; it is copied only if that place is
+// not aligned as the runtime needs it.
 #include <cstring>
 #include <new>
 
