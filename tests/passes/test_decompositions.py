@@ -125,6 +125,16 @@ def test_a_mask_keeps_the_precision_of_the_scores() -> None:
     assert float((torch.from_numpy(result) - model(*samples[0])).abs().max()) < 0.1
 
 
+def test_bags_of_an_embedding() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.EmbeddingBag(20, 8), nn.Linear(8, 4)).eval()
+    samples = [(torch.randint(0, 20, (2, 5)),) for _ in range(4)]
+    program = compile_model(model, samples[0], calibration=samples, accuracy="fast")
+    assert program.rejected == ()
+    (result,) = load_program(program.pte).run(samples[0])
+    assert float((torch.from_numpy(result) - model(*samples[0])).abs().max()) < 0.1
+
+
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
 def test_an_embedding_reads_indices_as_they_come(index: torch.dtype) -> None:
     torch.manual_seed(0)

@@ -89,6 +89,8 @@ def permutation(call: Call) -> list[int]:
     if "permute" in call.op:
         return [normalize(d, rank) for d in call["dims"]]
     perm = list(range(rank))
+    if "numpy_T" in call.op:
+        return perm[::-1]
     if rank > 1:
         i, j = (0, 1) if ".t" in call.op and "dim0" not in call.args else (call["dim0"], call["dim1"])
         i, j = normalize(i, rank), normalize(j, rank)
@@ -121,7 +123,11 @@ PERMUTE = OpSpec(
             (4, 2, 0, 3, 1),
         )
     )
-    + (_case("transpose", lambda x: x.transpose(1, 3), (2, 3, 4, 5)), _case("t", lambda x: x.t(), (3, 4))),
+    + (
+        _case("transpose", lambda x: x.transpose(1, 3), (2, 3, 4, 5)),
+        _case("t", lambda x: x.t(), (3, 4)),
+        _case("T", lambda x: x.T, (3, 4)),
+    ),
 )
 
 

@@ -94,6 +94,8 @@ def _var_correction(
 
 
 def _roll(self: torch.Tensor, shifts: Any, dims: Any) -> torch.Tensor:
+    if not dims:  # all elements in their order
+        return _roll(self.reshape(-1), shifts, [0]).reshape(self.shape)
     for shift, dim in zip(shifts, dims, strict=True):
         shift %= self.shape[dim]
         if shift:

@@ -40,6 +40,7 @@ _MOVES: dict[str, tuple[str, ...]] = {
     "aten.repeat_interleave.self_int": ("self",),
     "aten.repeat_interleave.self_Tensor": ("self",),
 }
+_BAGS = ("aten.embedding_bag.default", "aten.embedding_bag.padding_idx")
 _LARGEST = 1 << 18  # elements of a result that is put together one by one
 _MOST_PARTS = 16  # slices side by side; of more, indices are less work
 
@@ -54,7 +55,28 @@ def rewrite_constant_places(model: GraphModule) -> bool:
                 node.replace_all_uses_with(new)
                 model.graph.erase_node(node)
                 changed = True
+        elif op_name(node) in _BAGS:
+            changed |= _open_bags(model, node)
     return changed
+
+
+def _open_bags(model: GraphModule, node: Node) -> bool:
+    """Rows of a table, and of equally many in turn their sum, mean or largest."""
+    args = bind_args(node)
+    starts, indices = constant(model, args["offsets"]), tensor_of(args["indices"])
+    read = [user for user in node.users if user.users]
+    if starts is None or indices is None or not isinstance(indices.numel(), int) or not len(starts):
+        return False
+    count, rest = divmod(indices.numel(), len(starts))
+    equal = not rest and count > 0 and torch.equal(starts, torch.arange(0, indices.numel(), count))
+    weighted = args["per_sample_weights"] is not None or (args.get("padding_idx") or -1) >= 0
+    if not equal or weighted or args["include_last_offset"] or [user.args[1] for user in read] != [0]:
+        return False
+    rows = insert(node, aten.reshape.default, (args["indices"], [len(starts), count]), node)
+    found = insert(node, aten.embedding.default, (args["weight"], rows), node)
+    reduce = (aten.sum.dim_IntList, aten.mean.dim, aten.amax.default)[args["mode"]]
+    read[0].replace_all_uses_with(insert(node, reduce, (found, [1]), node))
+    return True
 
 
 def _chosen_by_mask(node: Node) -> Node | None:
@@ -83,10 +105,10 @@ def _rewritten(model: GraphModule, node: Node) -> Node | None:
     moved = [args[a] for a in _MOVES[name]]
     values = [v if isinstance(v, Node) else float(v) for v in moved]
     sizes = [_size(v) for v in values]
-    if any(s is None for s in sizes) or not _is_static(node):
+    if any(s is None or s > 1 << 24 for s in sizes):
         return None
     chosen = _numbers(model, node, values, cast(list[int], sizes))
-    if chosen is None:
+    if chosen is None or not 0 < chosen.numel() <= 1 << 24:
         return None
     first, second = values[0], values[1] if len(values) > 1 else None
     assert isinstance(first, Node)
@@ -108,11 +130,6 @@ def _size(value: Any) -> int | None:
     if found is None or not all(isinstance(d, int) for d in (*found.shape, *found.stride())):
         return None
     return found.numel()
-
-
-def _is_static(node: Node) -> bool:
-    found = cast(torch.Tensor, tensor_of(node))
-    return all(isinstance(d, int) for d in found.shape) and 0 < found.numel() <= 1 << 24
 
 
 def _numbers(model: GraphModule, node: Node, values: list[Any], sizes: list[int]) -> torch.Tensor | None:
