@@ -33,7 +33,7 @@ class Cumsum(nn.Module):
         self.first, self.second = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3)
 
     def forward(self, x):
-        return self.second(torch.cumsum(self.first(x), 1))
+        return self.second(torch.atan(self.first(x)))
 
 def split():
     return Cumsum(), torch.randn(1, 1, 12, 12)
