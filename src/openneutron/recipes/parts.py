@@ -110,7 +110,11 @@ def lower_program(
     try:
         edge = lower(outside_core(exported))
     except SpecViolationError:  # an operator that is inside another: which, is known after decomposing it
-        edge = lower(all_outside_core())
+        try:
+            edge = lower(all_outside_core())
+        except SpecViolationError as error:  # complex numbers, say
+            problem = " ".join(str(error).split())[:200]
+            fail("ON212", "Edge dialect", problem, "Write the operator that is named in float32.")
     for step in lowering.after:
         modules = (edge.exported_program(name).graph_module for name in exported)
         if step is not restore_order_around or any(map(needs_order_restored, modules)):
