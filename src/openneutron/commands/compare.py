@@ -150,9 +150,10 @@ def layer_errors(
 def compare_as_asked(
     args: argparse.Namespace, source: Source, samples: list[Any], calibration: list[Any], steps: Steps
 ) -> Comparison:
-    """The comparison that these options ask for."""
+    """The comparison that these options ask for; the source has a float model."""
     from openneutron.accuracy.compare import compare_model
 
+    assert source.module is not None
     with steps.step("Comparing", bar=True) as advance:
         return compare_model(
             source.module,
