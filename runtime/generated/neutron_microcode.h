@@ -294,7 +294,7 @@ typedef struct {
 } NeutronInstruction;
 static_assert(sizeof(NeutronInstruction) == 8u, "layout of NeutronInstruction");
 
-/* A program input or output: dense, `bytes` long, in a buffer of the caller's or at `place` - 1 in scratch.
+/* A program input or output: dense, `bytes` long, in the caller's buffer or at `place` - 1 in scratch.
  *
  * An input in scratch is overwritten once it is not needed any more; an output is there when all is done.
  */

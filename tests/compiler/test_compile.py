@@ -49,9 +49,9 @@ def test_random_graphs_are_exact(seed, size, stream):
     check_prefetches(result)
 
 
-@pytest.mark.parametrize("seeds", [range(40), range(40, 80)], ids=str)
+@pytest.mark.parametrize("seeds", [range(45, 90), range(90, 135)], ids=str)
 def test_however_random_graphs_are_compiled_they_are_exact(seeds):
-    """The first of what `python -m tests.compiler.fuzz` tries."""
+    """Some of what `python -m tests.compiler.fuzz` tries."""
     assert {try_seed(seed)[0] for seed in seeds} >= set(WAYS)
 
 

@@ -40,7 +40,7 @@ def small_programs() -> list[bytes]:
 
         def forward(self, x):
             y = torch.relu(self.conv(x)).mean((2, 3))
-            return torch.softmax(self.linear(y), -1), torch.cumsum(y, 1)
+            return torch.softmax(self.linear(y), -1), torch.atan(y)
 
     torch.manual_seed(0)
     inputs = (torch.randn(1, 3, 6, 6),)

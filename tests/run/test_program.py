@@ -140,14 +140,15 @@ def test_events_of_kernel_calls(tmp_path) -> None:
     """Every kernel call is an event in ExecuTorch's ETDump, and has the handles of the nodes behind it."""
     from executorch.devtools import Inspector
 
-    program = load_program(compiled(Plain).pte, etdump=True)
+    made = compiled_for(Plain(), Plain.shapes, etrecord=True)
+    program = load_program(made.pte, etdump=True)
     program.run(inputs_of(Plain, 0))
     program.write_etdump(tmp_path / "plain.etdp")
     events = [
         e for block in Inspector(etdump_path=str(tmp_path / "plain.etdp")).event_blocks for e in block.events
     ]
-    calls = compiled(Plain).compiled[0].calls
-    (module,) = delegates(compiled(Plain).edge.graph_module)
+    calls = made.compiled[0].calls
+    (module,) = delegates(made.edge.graph_module)
     handles = module.meta["debug_handle_map"]
     assert list(handles) == list(range(len(calls))) and all(handles.values())
     assert sum(e.is_delegated_op is True and e.delegate_debug_identifier is not None for e in events) == len(

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig
+from executorch.exir.backend.utils import is_same_node
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
@@ -258,8 +260,17 @@ def package_program(
                     raise
                 fail("ON513", "program", f"ExecuTorch has no kernel for {missing.strip('{}')}",
                      "Write the model without the operator.")  # fmt: skip
+        forget_delegates()
         pte = remember(seal(program.buffer))
         return describe(pte, kept, partitioners, npu_nodes, not_asked, program._etrecord)
+
+
+def forget_delegates() -> None:
+    """Let delegates go: torch remembers every call and its arguments, ExecuTorch all nodes compared."""
+    is_same_node.cache_clear()
+    cache = FakeTensorMode.cache
+    for key in [key for key in cache if key.key[0] is executorch_call_delegate]:
+        del cache[key]
 
 
 def by_method(value: Any) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def decompose_nodes(
             graph = trace(node, op, pre_dispatch=False, table=table)
         except Exception:
             continue  # ExecuTorch will do it, or say why not
-        if [n for n in graph.graph.nodes if n.op == "get_attr"] or _is_same(graph, op):
+        if [n for n in graph.graph.nodes if n.op == "get_attr"] or _is_same(graph, op) or _is_native(graph):
             continue
         for made in inline(node, graph):
             made.meta["from_node"] = [source]
@@ -127,6 +127,11 @@ def decompose_nodes(
     if changed:
         program.graph_module.recompile()
     return changed
+
+
+def _is_native(graph: GraphModule) -> bool:
+    """Whether torch chose what only a library of this machine has, as for an LSTM; ExecuTorch does not."""
+    return any("mkldnn" in str(n.target) for n in graph.graph.nodes)
 
 
 def _is_same(graph: GraphModule, op: OpOverload) -> bool:
