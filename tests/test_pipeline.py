@@ -1,6 +1,8 @@
 """The pipeline: what a user gets from a module, and what a summary says about it."""
 
+import gc
 import json
+import weakref
 from functools import cache
 from pathlib import Path
 
@@ -118,3 +120,10 @@ def test_does_not_fit() -> None:
     with pytest.raises(OpenNeutronError) as caught:
         compiled_for(Plain(), Plain.shapes, options=CompileOptions(sram_bytes=1000))
     assert caught.value.diagnostic.code == "ON403"
+
+
+def test_what_was_compiled_before_is_let_go():
+    """A search compiles hundreds of models in one process."""
+    seen = [weakref.ref(compiled_for(Plain(), Plain.shapes).edge) for _ in range(3)]
+    gc.collect()
+    assert [ref() is None for ref in seen[:2]] == [True, True]  # torch itself holds on to the last

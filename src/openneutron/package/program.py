@@ -13,9 +13,10 @@ from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig
 from executorch.exir.backend.utils import is_same_node
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, _DispatchCacheBypassEntry
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
+from torchao.utils import _assert_and_get_unique_device
 
 from openneutron.compiler.result import CompiledGraph
 from openneutron.converter.kernel_selection import SUFFIX, kernel_selection_code
@@ -260,17 +261,19 @@ def package_program(
                     raise
                 fail("ON513", "program", f"ExecuTorch has no kernel for {missing.strip('{}')}",
                      "Write the model without the operator.")  # fmt: skip
-        forget_delegates()
+        forget_models()
         pte = remember(seal(program.buffer))
         return describe(pte, kept, partitioners, npu_nodes, not_asked, program._etrecord)
 
 
-def forget_delegates() -> None:
-    """Let delegates go: torch remembers every call and its arguments, ExecuTorch all nodes compared."""
+def forget_models() -> None:
+    """Let go of what was compiled: torch, torchao and ExecuTorch remember it as long as the process lives."""
     is_same_node.cache_clear()
+    _assert_and_get_unique_device.cache_clear()
     cache = FakeTensorMode.cache
-    for key in [key for key in cache if key.key[0] is executorch_call_delegate]:
-        del cache[key]
+    for key, entry in list(cache.items()):
+        if key.key[0] is executorch_call_delegate or isinstance(entry, _DispatchCacheBypassEntry):
+            del cache[key]
 
 
 def by_method(value: Any) -> dict[str, Any]:
