@@ -132,18 +132,22 @@ def _size(value: Any) -> int | None:
     return found.numel()
 
 
+def numbered(like: torch.Tensor, first: int = 0, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    """The number of each element of a tensor, laid out in memory as it is."""
+    numbers = torch.empty_strided(like.shape, like.stride(), dtype=dtype)
+    return numbers.copy_(torch.arange(first, first + like.numel()).view(like.shape))
+
+
 def _numbers(model: GraphModule, node: Node, values: list[Any], sizes: list[int]) -> torch.Tensor | None:
     """The operator called on numbers: those of the first argument's elements, then those of the second's."""
     stand_in: dict[Node, torch.Tensor] = {}
     count = 0
     for value, size in zip(values, sizes, strict=True):
         if isinstance(value, Node):
-            like = cast(torch.Tensor, tensor_of(value))
-            numbers = torch.empty_strided(like.shape, like.stride(), dtype=torch.float64)
-            numbers.copy_(torch.arange(count, count + size).view(like.shape))
             if value in stand_in:
                 return None  # a tensor put into itself
-            stand_in[value] = numbers
+            like = cast(torch.Tensor, tensor_of(value))
+            stand_in[value] = numbered(like, count, torch.float64)
         count += size
     for other in node.all_input_nodes:
         if other not in stand_in:
@@ -164,7 +168,7 @@ def _picked(
 ) -> Node | None:
     """A result whose elements all come from one tensor."""
     for dim in range(whole.dim()):
-        index = _along(whole.shape, chosen, dim, 0)
+        index = _along(torch.arange(whole.numel()).view(whole.shape), chosen, dim)
         if index is not None:
             places = add_constant(model, node, index, "places")
             return insert(node, aten.index_select.default, (source, dim, places), node)
@@ -185,7 +189,7 @@ def replace_places(
         return whole
     if isinstance(part, Node) and (found := tensor_of(part)) is not None and found.numel() > 1:
         for dim in range(like.dim()):
-            made = _side_by_side(node, whole, part, like, chosen, dim)
+            made = _side_by_side(model, node, whole, part, chosen, dim)
             if made is not None:
                 return made
         return _one_by_one(model, node, [whole, part], chosen)
@@ -200,20 +204,20 @@ def replace_places(
 
 
 def _side_by_side(
-    node: Node, whole: Node, part: Node, like: torch.Tensor, chosen: torch.Tensor, dim: int
+    model: GraphModule, node: Node, whole: Node, part: Node, chosen: torch.Tensor, dim: int
 ) -> Node | None:
     """Slices of both tensors one after the other, if they differ along one dimension only."""
+    like, new_count = cast(torch.Tensor, tensor_of(whole)), cast(torch.Tensor, tensor_of(part)).numel()
     count, size = like.numel(), like.shape[dim]
     shape = list(like.shape)
-    shape[dim] = cast(torch.Tensor, tensor_of(part)).numel() * size // count
-    if torch.Size(shape).numel() != cast(torch.Tensor, tensor_of(part)).numel():
+    shape[dim] = new_count * size // count
+    if torch.Size(shape).numel() != new_count:
         return None
     # Where the first tensor's elements stay, they stay in their places.
     numbers = torch.cat(
-        [torch.arange(count).view(like.shape), count + torch.arange(torch.Size(shape).numel()).view(shape)],
-        dim,
+        [torch.arange(count).view(like.shape), count + torch.arange(new_count).view(shape)], dim
     )
-    index = _along(numbers.shape, chosen, dim, 0, numbers)
+    index = _along(numbers, chosen, dim)
     if index is None:
         return None
     runs: list[list[int]] = []
@@ -225,10 +229,8 @@ def _side_by_side(
     view = insert(node, aten.reshape.default, (part, shape), node)
     if len(runs) > _MOST_PARTS:
         both = insert(node, aten.cat.default, ([whole, view], dim), node)
-        model = cast(GraphModule, node.graph.owning_module)
-        return insert(
-            node, aten.index_select.default, (both, dim, add_constant(model, node, index, "places")), node
-        )
+        places = add_constant(model, node, index, "places")
+        return insert(node, aten.index_select.default, (both, dim, places), node)
     parts = []
     for start, end in runs:
         source, begin = (whole, start) if start < size else (view, start - size)
@@ -240,12 +242,8 @@ def _side_by_side(
     return parts[0] if len(parts) == 1 else insert(node, aten.cat.default, (parts, dim), node)
 
 
-def _along(
-    shape: Any, chosen: torch.Tensor, dim: int, first: int, numbers: torch.Tensor | None = None
-) -> torch.Tensor | None:
-    """The indices along a dimension that choose these numbers from those of a tensor of that shape."""
-    if numbers is None:
-        numbers = torch.arange(first, first + torch.Size(shape).numel()).view(shape)
+def _along(numbers: torch.Tensor, chosen: torch.Tensor, dim: int) -> torch.Tensor | None:
+    """The indices along a dimension of `numbers` that give those chosen."""
     if chosen.dim() != numbers.dim() or any(
         a != b for d, (a, b) in enumerate(zip(chosen.shape, numbers.shape, strict=True)) if d != dim
     ):

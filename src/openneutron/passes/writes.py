@@ -19,7 +19,7 @@ from openneutron.diagnostics import fail
 from openneutron.fx import bind_args, op_name, overload, same_shape, tensor_of
 from openneutron.passes.canonicalize import RESHAPES
 from openneutron.passes.graph import add_constant, insert
-from openneutron.passes.places import replace_places
+from openneutron.passes.places import numbered, replace_places
 
 aten = torch.ops.aten
 # These change how their argument is seen, not what is in it.
@@ -193,8 +193,7 @@ class _Writes:
     def _with_places(self, whole: Node, view: Node, part: Node, before: Node) -> Node:
         """The same for any view: the places it shows are known, and chosen from the part."""
         like = cast(torch.Tensor, tensor_of(self._shown[view]))
-        places = torch.empty_strided(like.shape, like.stride(), dtype=torch.int64)
-        places.copy_(torch.arange(like.numel()).view(like.shape))
+        places = numbered(like)
         if view.target is operator.getitem:
             several = cast(Node, view.args[0])
             shown = _call(several, {self._shown[view]: places})[cast(int, view.args[1])]

@@ -85,7 +85,7 @@ def _with_plain_results(program: ExportedProgram) -> ExportedProgram:
         return program
     try:
         pytree.treespec_dumps(root.signature.out_spec)
-    except NotImplementedError:  # torch.return_types.max, a NamedTuple, a class of the user's own
+    except NotImplementedError:  # so torch says of torch.return_types.max, NamedTuples, classes of the user's
         plain = pytree.tree_structure(_as_tuples(root.signature.out_spec))
         signature = dataclasses.replace(root.signature, out_spec=plain)
         program._module_call_graph = [
