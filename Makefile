@@ -20,6 +20,7 @@ NATIVE := CMakeLists.txt $(shell find runtime -type f \( -name '*.c' -o -name '*
 
 # Without the cross tools or a browser their tests are skipped; in CI a skip would hide a failure.
 export OPENNEUTRON_REQUIRE_FIRMWARE := $(if $(CI),1,$(OPENNEUTRON_REQUIRE_FIRMWARE))
+export OPENNEUTRON_REQUIRE_AARCH64 := $(if $(CI),1,$(OPENNEUTRON_REQUIRE_AARCH64))
 export OPENNEUTRON_REQUIRE_BROWSER := $(if $(CI),1,$(OPENNEUTRON_REQUIRE_BROWSER))
 
 .PHONY: help setup demo test test-fast lint lint-scripts format check-generated bench native wheel docs lock cross-tools clean distclean
@@ -113,6 +114,8 @@ cross-tools:
 	if ! command -v arm-none-eabi-gcc >/dev/null || ! command -v qemu-system-arm >/dev/null \
 	  || [ "$$(arm-none-eabi-g++ -print-file-name=libstdc++.a 2>/dev/null)" = libstdc++.a ]; then \
 	  get firmware gcc-arm-none-eabi libnewlib-arm-none-eabi libstdc++-arm-none-eabi-newlib qemu-system-arm; fi; \
+	if ! command -v qemu-aarch64 >/dev/null || [ "$$(aarch64-linux-gnu-gcc -print-file-name=libc.a 2>/dev/null || echo libc.a)" = libc.a ]; then \
+	  get AArch64 gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user; fi; \
 	if ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null; then get browser chromium; fi; \
 	if [ "$$(uname -m)" = x86_64 ] && ! echo 'int main(void){return 0;}' | gcc -m32 -x c - -o /dev/null 2>/dev/null; then \
 	  get 32-bit gcc-multilib; fi

@@ -31,6 +31,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 # What a marked test needs besides Python (one of each), and the variable that makes its absence a failure.
 NEEDS = {
     "firmware": ((("arm-none-eabi-gcc",), ("qemu-system-arm",)), "OPENNEUTRON_REQUIRE_FIRMWARE"),
+    "aarch64": ((("aarch64-linux-gnu-gcc",), ("qemu-aarch64",)), "OPENNEUTRON_REQUIRE_AARCH64"),
     "browser": ((("chromium", "chromium-browser", "google-chrome"),), "OPENNEUTRON_REQUIRE_BROWSER"),
 }
 

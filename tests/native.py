@@ -20,6 +20,7 @@ VECTOR_FLAGS = {
     "vnni.c": AVX512,
     "depthwise_vnni.c": AVX512,
     "add_avx512.c": AVX512,
+    "product_dot.c": ("-march=armv8.2-a+dotprod",),
 }
 
 
@@ -28,17 +29,20 @@ def portable_sources() -> list[Path]:
     return sorted([*(RUNTIME / "src").glob("*.c"), *(RUNTIME / "kernels").glob("*.c")])
 
 
-def vector_sources() -> list[Path]:
-    """The C files of an x86-64 build."""
-    return sorted((RUNTIME / "src" / "x86").glob("*.c"))
+def vector_sources(machine: str = "x86") -> list[Path]:
+    """The C files that only the build for a host has: `x86` (x86-64) or `aarch64`."""
+    return sorted([*(RUNTIME / "src" / "vector").glob("*.c"), *(RUNTIME / "src" / machine).glob("*.c")])
 
 
 @cache
-def build(name: str, *flags: str, vector: bool = False, extra: tuple[Path, ...] = ()) -> Path:
-    """Compile the runtime with these flags; the file is reused while sources and flags are the same."""
-    sources = [*portable_sources(), *extra, *(vector_sources() if vector else [])]
-    headers = [*RUNTIME.glob("*/*.h"), *RUNTIME.glob("src/x86/*.h")]
-    digest = hashlib.sha256(repr(flags).encode())
+def build(name: str, *flags: str, machine: str = "", extra: tuple[Path, ...] = ()) -> Path:
+    """Compile the runtime with these flags; the file is reused while sources and flags are the same.
+
+    `machine` names the vectorised code that goes in: `x86`, or `aarch64`, for which the compiler is another.
+    """
+    sources = [*portable_sources(), *extra, *(vector_sources(machine) if machine else [])]
+    headers = [*RUNTIME.glob("*/*.h"), *RUNTIME.glob("src/*/*.h")]
+    digest = hashlib.sha256(repr((machine, flags)).encode())
     for path in sorted([*sources, *headers]):
         digest.update(path.read_bytes())
     folder = ROOT / "build" / "tests" / f"{name}-{digest.hexdigest()[:16]}"
@@ -48,15 +52,16 @@ def build(name: str, *flags: str, vector: bool = False, extra: tuple[Path, ...] 
     folder.mkdir(parents=True, exist_ok=True)
     objects = folder / f"objects-{os.getpid()}"
     objects.mkdir(exist_ok=True)
-    define = ("-DNEUTRON_X86",) if vector else ()
+    define = ("-DNEUTRON_VECTOR",) if machine else ()
+    compiler = "aarch64-linux-gnu-gcc" if machine == "aarch64" else "gcc"
     made = []
     for source in sources:
         made.append(objects / f"{source.parent.name}_{source.stem}.o")
         special = VECTOR_FLAGS.get(source.name, ())
-        command = ["gcc", *COMMON, *define, *flags, *special, "-c", source, "-o", made[-1]]
+        command = [compiler, *COMMON, *define, *flags, *special, "-c", source, "-o", made[-1]]
         subprocess.run([str(c) for c in command], check=True)
     part = folder / f"{name}.{os.getpid()}"
-    subprocess.run(["gcc", *flags, *map(str, made), "-o", str(part)], check=True)
+    subprocess.run([compiler, *flags, *map(str, made), "-o", str(part)], check=True)
     os.replace(part, result)
     return result
 
@@ -65,7 +70,7 @@ def libraries() -> dict[str, Path]:
     """The portable runtime and, on x86-64, the vectorised ones: all must give the same bits."""
     found = {"portable": build("libneutron_portable.so", "-O2", "-fPIC", "-shared")}
     if platform.machine() == "x86_64" and vector_sources():
-        found["vector"] = build("libneutron_vector.so", "-O2", "-fPIC", "-shared", vector=True)
+        found["vector"] = build("libneutron_vector.so", "-O2", "-fPIC", "-shared", machine="x86")
         flags = ("-O2", "-fPIC", "-shared", "-DNEUTRON_NO_VNNI")
-        found["avx2"] = build("libneutron_avx2.so", *flags, vector=True)
+        found["avx2"] = build("libneutron_avx2.so", *flags, machine="x86")
     return found

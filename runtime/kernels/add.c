@@ -21,7 +21,7 @@ NEUTRON_ROW_FUNCTION(NeutronAddParams, element)
 
 void neutron_add_row_portable(const void *parameters, const NeutronRow *row) { element_row(parameters, row); }
 
-#ifndef NEUTRON_X86
+#ifndef NEUTRON_VECTOR
 void neutron_add_row(const void *parameters, const NeutronRow *row) { element_row(parameters, row); }
 #endif
 

@@ -11,8 +11,8 @@
 #include "arithmetic.h"
 #include "convolution.h"
 
-#ifdef NEUTRON_X86
-#include "x86/conv_rows.h"
+#ifdef NEUTRON_VECTOR
+#include "vector/conv_rows.h"
 #endif
 
 /* How much stack the patch takes. More lets a host multiply many pixels at a time; a microcontroller needs one. */
@@ -118,7 +118,7 @@ static void long_pixel(const Source *s, NeutronGemm *g, uint32_t oy, uint32_t ox
 static int32_t run(const NeutronMachine *machine, const NeutronConv2DParams *p) {
     const NeutronWindow *w = &p->window;
     _Alignas(64) int8_t patch[NEUTRON_PATCH_BYTES];
-#ifdef NEUTRON_X86
+#ifdef NEUTRON_VECTOR
     if (neutron_conv_rows(machine, p, 1, 0, patch, sizeof patch)) return NEUTRON_STATUS_OK;
 #endif
     Source s = {.p = p,

@@ -6,8 +6,8 @@
  */
 #include "convolution.h"
 
-#ifdef NEUTRON_X86
-#include "x86/conv_rows.h"
+#ifdef NEUTRON_VECTOR
+#include "vector/conv_rows.h"
 
 #define RING_BYTES 32768u
 
@@ -65,7 +65,7 @@ static void gather(const NeutronConv2DPlanarParams *p, const int8_t *input, uint
 }
 
 static int32_t run(const NeutronMachine *machine, const NeutronConv2DPlanarParams *p) {
-#ifdef NEUTRON_X86
+#ifdef NEUTRON_VECTOR
     if (run_rows(machine, p)) return NEUTRON_STATUS_OK;
 #endif
     const NeutronWindow *w = &p->window;

@@ -4,8 +4,8 @@
  */
 #include "convolution.h"
 
-#ifdef NEUTRON_X86
-#include "x86/conv_rows.h"
+#ifdef NEUTRON_VECTOR
+#include "vector/conv_rows.h"
 #endif
 
 static int32_t check(const NeutronMachine *machine, const NeutronConv2DPointwiseParams *p) {
@@ -34,7 +34,7 @@ static int32_t run(const NeutronMachine *machine, const NeutronConv2DPointwisePa
     bool joined = w->stride_h == 1 && w->stride_w == 1 && p->input.row == w->in_w * p->input.pixel &&
                   p->output.row == w->out_w * p->output.pixel && w->in_w == w->out_w && p->input.ref.rows == 0 &&
                   p->output.ref.rows == 0;
-#ifdef NEUTRON_X86
+#ifdef NEUTRON_VECTOR
     if (!joined) { /* several rows share what is prepared for a product; nothing needs to be copied */
         NeutronConv2DParams same;
         _Static_assert(sizeof same == sizeof *p, "the two kernels have the same parameters");

@@ -7,7 +7,8 @@
 #include "convolution.h"
 #include "depthwise.h"
 
-#ifdef NEUTRON_X86
+#if defined(NEUTRON_VECTOR) && defined(__x86_64__)
+#define BY_ROWS 1
 #include "x86/depthwise_rows.h"
 #endif
 
@@ -21,7 +22,7 @@ static int32_t check(const NeutronMachine *machine, const NeutronDepthwiseConv2D
 }
 
 static int32_t run(const NeutronMachine *machine, const NeutronDepthwiseConv2DParams *p) {
-#ifdef NEUTRON_X86
+#ifdef BY_ROWS
     if (neutron_depthwise_rows(machine, p)) return NEUTRON_STATUS_OK;
 #endif
     const NeutronWindow *w = &p->window;

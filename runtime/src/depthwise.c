@@ -42,7 +42,7 @@ void neutron_depthwise_portable(const NeutronDepthwise *d) {
     }
 }
 
-#ifndef NEUTRON_X86
+#ifndef NEUTRON_VECTOR
 void neutron_depthwise(const NeutronDepthwise *d) { neutron_depthwise_portable(d); }
 #endif
 

@@ -68,7 +68,7 @@ void neutron_gemm_portable(const NeutronGemm *g) {
     }
 }
 
-#ifndef NEUTRON_X86
+#ifndef NEUTRON_VECTOR
 void neutron_gemm(const NeutronGemm *g) { neutron_gemm_portable(g); }
 #endif
 

@@ -15,8 +15,7 @@ from openneutron.compiler.emit.select import select
 from openneutron.compiler.microcode.format import Program, Ref, Region, descriptor, encode
 from openneutron.litert.ir import Builtin, Graph, Op, Quant, Tensor, constant
 from openneutron.litert.reference import Reference
-from openneutron.run.native import NativeModel
-from tests.native import libraries
+from tests.emulated import models
 
 
 @dataclass
@@ -118,13 +117,11 @@ def assert_agree(make: Maker, ops: Sequence[Op], runs: int = 1) -> int:
     """Every build of the runtime gives what the oracle gives; returns the number of cases."""
     program, weights, inputs, outputs = program_of(ops)
     reference = Reference(Graph(inputs, outputs, list(ops)))
-    models = {
-        name: NativeModel(encode(program), weights, name, library=path) for name, path in libraries().items()
-    }
+    builds = models(encode(program), weights)
     for _ in range(runs):
         values = [make.values(t) for t in inputs]
         wanted = reference.run(values)
-        for name, model in models.items():
+        for name, model in builds.items():
             for tensor, want, got in zip(outputs, wanted, model.run(values), strict=True):
                 want = want.reshape(got.shape)
                 if not np.array_equal(want, got, equal_nan=want.dtype == np.float32):

@@ -7,9 +7,8 @@ import pytest
 
 from openneutron.compiler.microcode.format import encode
 from openneutron.litert.ir import Activation, Builtin, Op, Quant, constant
-from openneutron.run.native import NativeModel
+from tests.emulated import models
 from tests.kernels.harness import Maker, assert_agree, check_cases, program_of
-from tests.native import libraries
 
 
 def _shapes(make: Maker, most: int) -> tuple[list[int], list[int]]:
@@ -141,8 +140,8 @@ def test_softmax_of_many_equal_values():
         Builtin.SOFTMAX, [source], [make.tensor((1, 1000), Quant.per_tensor(1 / 256, -128))], {"beta": 1.0}
     )
     program, weights, _, _ = program_of([op])
-    for path in libraries().values():
-        (got,) = NativeModel(encode(program), weights, library=path).run([np.zeros((1, 1000), np.int8)])
+    for model in models(encode(program), weights).values():
+        (got,) = model.run([np.zeros((1, 1000), np.int8)])
         assert (got == -128).all()
 
 

@@ -8,9 +8,8 @@ from openneutron.compiler.graph.fuse_conv import PLANAR
 from openneutron.compiler.microcode.format import encode
 from openneutron.litert.ir import Builtin, Graph, Op, Padding
 from openneutron.litert.reference import run_reference
-from openneutron.run.native import NativeModel
+from tests.emulated import models
 from tests.kernels.harness import Maker, program_of
-from tests.native import libraries
 
 
 def _case(make: Maker) -> tuple[Op, Op]:
@@ -42,8 +41,8 @@ def test_equals_channels_last() -> None:
     pairs = [_case(make) for _ in range(60)]
     program, weights, inputs, _ = program_of([planar for _, planar in pairs])
     values = [make.values(t) for t in inputs]
-    for name, path in libraries().items():
-        results = NativeModel(encode(program), weights, name, library=path).run(values)
+    for name, model in models(encode(program), weights).items():
+        results = model.run(values)
         for (op, _), value, got in zip(pairs, values, results, strict=True):
             graph = Graph([op.operand(0)], [op.output], [op])
             (want,) = run_reference(graph, [np.ascontiguousarray(value.transpose(0, 2, 3, 1))])

@@ -14,10 +14,9 @@ from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.format import Program, Ref, Region, descriptor, encode
 from openneutron.litert.ir import Graph, Op
 from openneutron.litert.reference import run_reference
-from openneutron.run.native import NativeModel
+from tests.emulated import models
 from tests.kernels import test_conv
 from tests.kernels.harness import Maker
-from tests.native import libraries
 
 
 def _rows_of(call: mc.Params, y0: int, y1: int, source: Ref, held: int) -> mc.Params:
@@ -63,7 +62,7 @@ def test_stripes_equal_whole(case):
         (want,) = run_reference(Graph([op.operand(0)], [op.output], [op]), [x])
         for height in {1, 2, op.output.shape[1]}:
             program, weights = _striped(op, height)
-            for name, path in libraries().items():
-                (got,) = NativeModel(encode(program), weights, name, library=path).run([x])
+            for name, model in models(encode(program), weights).items():
+                (got,) = model.run([x])
                 np.testing.assert_array_equal(want, got, f"{name}, {height} rows: {op!r}")
         done += 1

@@ -46,7 +46,7 @@ def check_symbols(found: set[tuple[str, str]]) -> None:
 
 def test_host_objects(tmp_path):
     sources = portable_sources() + vector_sources()
-    check_symbols(symbols("", compile_all(tmp_path, "", ("-O2", "-fno-pic", "-DNEUTRON_X86"), sources)))
+    check_symbols(symbols("", compile_all(tmp_path, "", ("-O2", "-fno-pic", "-DNEUTRON_VECTOR"), sources)))
 
 
 @pytest.mark.firmware

@@ -1,5 +1,5 @@
 /* Inner parts for AVX2: products of int16 pairs (exact: no intermediate saturation). */
-#include "product.h"
+#include "vector/product.h"
 #include "x86.h"
 
 /* Four rows and one block of eight channels at a time. A group of 32 weight bytes is two registers of int16, four

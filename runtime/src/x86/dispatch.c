@@ -1,7 +1,7 @@
 /* Chooses the inner parts this CPU can run. The answer is asked for at every call: it costs a few cycles, and
  * remembering it would need a writable global. */
 #include "depthwise_rows.h"
-#include "product.h"
+#include "vector/product.h"
 #include "x86.h"
 
 /* Tests build with NEUTRON_NO_VNNI to reach the AVX2 product on a CPU that has both. */
@@ -17,34 +17,6 @@ static int has_vnni(void) {
 const NeutronProductCode *neutron_product_code(void) {
     if (has_vnni()) return &neutron_product_vnni;
     return __builtin_cpu_supports("avx2") ? &neutron_product_avx2 : NULL;
-}
-
-void neutron_gemm_through(const NeutronProductCode *code, const NeutronGemm *g) {
-    int32_t start[NEUTRON_PRODUCT_CHANNELS];
-    NeutronProduct p = {.g = *g, .parts = &g->a, .part_count = 1, .part_bytes = g->k};
-    if (g->m >= NEUTRON_FEW_ROWS) p.start = start;
-    size_t channel_bytes = neutron_groups(g->k) * NEUTRON_GROUP;
-    for (uint32_t j = 0; j < g->n; j += p.g.n) {
-        p.g.n = g->n - j < NEUTRON_PRODUCT_CHANNELS ? g->n - j : NEUTRON_PRODUCT_CHANNELS;
-        p.g.weights = g->weights + j * channel_bytes;
-        p.g.bias = g->bias + j;
-        if (g->raw == NULL) {
-            p.g.multiplier = g->multiplier + j;
-            p.g.shift = g->shift + j;
-            p.g.out = g->out + j;
-        }
-        if (p.start) code->start(p.g.weights, g->k, p.g.n, p.g.bias, start);
-        code->run(&p);
-    }
-}
-
-void neutron_gemm(const NeutronGemm *g) {
-    const NeutronProductCode *code = neutron_product_code();
-    if (code && (g->raw == NULL || g->n <= NEUTRON_PRODUCT_CHANNELS)) {
-        neutron_gemm_through(code, g);
-    } else {
-        neutron_gemm_portable(g);
-    }
 }
 
 void neutron_depthwise(const NeutronDepthwise *d) {

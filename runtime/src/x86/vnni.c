@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "avx512.h"
-#include "product.h"
+#include "vector/product.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define ROWS 8u /* of a tile with two registers of channels; one with a single register has twice as many */

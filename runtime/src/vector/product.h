@@ -1,4 +1,4 @@
-/* The matrix product behind convolutions on x86-64: rows of `a` may lie in several parts, so that a window's taps
+/* The matrix product behind convolutions on hosts: rows of `a` may lie in several parts, so that a window's taps
  * need not be gathered first. */
 #ifndef NEUTRON_PRODUCT_H
 #define NEUTRON_PRODUCT_H
@@ -38,9 +38,7 @@ const NeutronProductCode *neutron_product_code(void);
 /* Below so many rows `start` is not worth its while. */
 #define NEUTRON_FEW_ROWS 4u
 
-extern const NeutronProductCode neutron_product_avx2, neutron_product_vnni;
-
-/* A whole matrix product through an implementation. */
-void neutron_gemm_through(const NeutronProductCode *code, const NeutronGemm *g);
+extern const NeutronProductCode neutron_product_avx2, neutron_product_vnni; /* x86/ */
+extern const NeutronProductCode neutron_product_neon, neutron_product_dot;  /* aarch64/ */
 
 #endif
