@@ -28,6 +28,7 @@ from openneutron.passes.patterns import batch_norm_after, fusible_activation_aft
 from openneutron.quantize.groups import find_groups
 from openneutron.quantize.schemes import Scheme
 from openneutron.quantize.sharing import flatten_sharing
+from openneutron.quantize.steps import share_between_steps
 
 Find = Callable[[str], OpSpec | None]
 
@@ -80,6 +81,7 @@ class Annotator:
                 self._annotate_member(node, self.groups[node])
             elif is_float(node) or spec.integer_result:
                 self._annotate_node(node, spec)
+        share_between_steps(model.graph.nodes, self.find, self.constants)
         flatten_sharing(model)
 
     def _may_group(self, node: Node) -> bool:
