@@ -38,7 +38,7 @@ from openneutron.litert.ir import Op, Tensor
 from openneutron.options import CompileOptions
 from openneutron.target import Target
 
-STRIPES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 28, 32, 40, 56, 64, 112)  # how many may be cut
+STRIPES = (4 / 3, 3 / 2, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 28, 32, 40, 56, 64, 112)  # how many may be cut; of 3/2, the last is half
 PACES = (2, 4)  # rounds for one row of the last stage, if there are strides before it
 TRIALS = 6  # ways that are placed before the best is taken
 EFFORT = 60_000  # runs looked at, some 50 us each: the longer the network, the shorter its runs
@@ -180,7 +180,7 @@ class StepTimeline:
 
 def _stripes(rows: int) -> list[tuple[int, int]]:
     """Stripe heights and paces to try, the coarsest first; more rounds than one only for single rows."""
-    heights = sorted({-(-rows // count) for count in (*STRIPES, rows) if count <= rows}, reverse=True)
+    heights = sorted({math.ceil(rows / count) for count in (*STRIPES, rows) if count <= rows}, reverse=True)
     return [(height, 1) for height in heights] + [(1, pace) for pace in PACES]
 
 
