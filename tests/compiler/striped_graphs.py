@@ -66,6 +66,8 @@ class StripedGraph(RandomGraph):
         """The sum with what came before the block, or with a convolution of it, where the shapes allow it."""
         if before is x or before.shape[1:3] != x.shape[1:3] or self._int(0, 2) == 0:
             return x
+        if self._int(0, 3) == 0:
+            return self._side_by_side(before, x)
         if before.shape != x.shape:
             before = self._pointwise(before, x.shape[3])
         kind = self._pick([Builtin.ADD, Builtin.ADD, Builtin.MUL, Builtin.MAXIMUM])
@@ -74,6 +76,16 @@ class StripedGraph(RandomGraph):
             before = self.b.op(Builtin.QUANTIZE, [before], before.shape, quant)
             return self.b.op(kind, [before, x], x.shape, quant)
         return self.b.op(kind, [before, x], x.shape, self._quant(), options={"fusedActivationFunction": 0})
+
+    def _side_by_side(self, before: Tensor, x: Tensor) -> Tensor:
+        """Both, and a convolution of one of them, concatenated along the channels in any order."""
+        parts = [self._pointwise(self._pick([before, x]), self._int(1, 9)), before, x]
+        quant = parts[0].quant
+        parts[1:] = [self.b.op(Builtin.QUANTIZE, [t], t.shape, quant) for t in parts[1:]]
+        parts = [parts[i] for i in self.rng.permutation(3)]
+        shape = (*x.shape[:3], sum(t.shape[3] for t in parts))
+        options = {"axis": 3, "fusedActivationFunction": 0}
+        return self.b.op(Builtin.CONCATENATION, parts, shape, quant, options=options)
 
     def _pointwise(self, x: Tensor, channels: int) -> Tensor:
         w, b = self._weights((channels, 1, 1, x.shape[3]), x, axis=0)

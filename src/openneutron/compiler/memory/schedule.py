@@ -16,7 +16,7 @@ from openneutron.compiler.memory.place import Apart, Block, Placement, aligned, 
 from openneutron.compiler.memory.storage import Buffer, Home, Storage, can_share, share_storage
 from openneutron.compiler.microcode.format import Step
 from openneutron.compiler.stripes.cascade import CascadePlan
-from openneutron.compiler.stripes.stripes import rows_of
+from openneutron.compiler.stripes.stripes import is_map, rows_of
 from openneutron.litert.ir import Builtin, Graph, Op, Tensor
 
 SHARING_TRIALS = 8  # ops for which copying instead of sharing is tried; each costs one ordering
@@ -68,13 +68,10 @@ class MemoryPlan:
     def steps(self, cascade: CascadePlan) -> tuple[Step, ...]:
         """In which order a cascade makes its rows: upwards if its output lies above the input it overlaps."""
         if cascade.overlap is not None and cascade.up:
-            source, out = (self._offset(t) for t in (cascade.overlap.source, cascade.overlap.output))
+            source, out = self.offsets[cascade.overlap.source], self.offsets[cascade.overlap.output]
             if out > source - cascade.overlap.below:
                 return cascade.up
         return cascade.down
-
-    def _offset(self, tensor: Tensor) -> int:
-        return self.offsets[self.schedule.storage.places[tensor].buffer]
 
     @property
     def scratch_bytes(self) -> int:
@@ -112,7 +109,7 @@ def plan_memory(schedule: Schedule, cascades: Sequence[CascadePlan] = (), solve:
     """Give every scratch buffer of the schedule an offset; `cascades` says which steps run as one."""
     storage = schedule.storage
     units = _units(len(schedule.steps), cascades)
-    rows = {storage.places[t].buffer: count for c in cascades for t, count in c.rows.items()}
+    rows = {buffer: count for c in cascades for buffer, count in c.rows.items()}
     lives = lives_of(storage, [schedule.steps[unit.first : unit.last + 1] for unit in units])
     blocks: list[Block] = []
     group: dict[Buffer, int] = {}
@@ -127,9 +124,7 @@ def plan_memory(schedule: Schedule, cascades: Sequence[CascadePlan] = (), solve:
             size = rows[buffer] * _row_bytes(buffer, storage) if buffer in rows else buffer.nbytes
             blocks.append(Block(aligned(size), first, last))
     apart = {
-        (group[storage.places[o.source].buffer], group[storage.places[o.output].buffer]): Apart(
-            -o.below, o.above
-        )
+        (group[o.source], group[o.output]): Apart(-o.below, o.above)
         for o in (c.overlap for c in cascades)
         if o is not None
     }
@@ -166,8 +161,9 @@ def _units(steps: int, cascades: Sequence[CascadePlan]) -> tuple[Unit, ...]:
 
 
 def _row_bytes(buffer: Buffer, storage: Storage) -> int:
-    """Bytes of a row of the map that is all there is in a buffer."""
-    return buffer.nbytes // next(rows_of(t) for t, view in storage.places.items() if view.buffer is buffer)
+    """Bytes of a row of the maps in a buffer."""
+    maps = (t for t, view in storage.places.items() if view.buffer is buffer and is_map(t))
+    return buffer.nbytes // rows_of(next(maps))
 
 
 def in_place_operands(op: Op) -> list[Tensor]:

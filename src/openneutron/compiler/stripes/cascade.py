@@ -19,6 +19,7 @@ import numpy as np
 from openneutron.compiler.memory.place import aligned
 from openneutron.compiler.memory.storage import Buffer, Home, Storage
 from openneutron.compiler.microcode.format import MAX_STAGES, Step
+from openneutron.compiler.stripes.maps import RowMaps
 from openneutron.compiler.stripes.stripes import Reach, Stage
 from openneutron.litert.ir import Tensor
 
@@ -31,15 +32,15 @@ class Lives(Protocol):
 
     storage: Storage
     lives: dict[Buffer, tuple[int, int]]  # first and last step that touches a buffer
-    rollable: frozenset[Tensor]  # tensors that are all there is in their scratch buffer
+    maps: RowMaps
 
 
 @dataclass(frozen=True)
 class Overlap:
     """The output may begin at least `below` bytes before the input, or at least `above` bytes behind."""
 
-    source: Tensor
-    output: Tensor
+    source: Buffer
+    output: Buffer
     below: int
     above: int
 
@@ -51,7 +52,7 @@ class CascadePlan:
     first: int
     last: int
     height: int  # rows of the last stage in a stripe
-    rows: dict[Tensor, int] = field(hash=False)  # of rolling buffers
+    rows: dict[Buffer, int] = field(hash=False)  # of rolling buffers
     down: tuple[Step, ...] = field(repr=False)  # the order from the top row to the bottom row
     up: tuple[Step, ...] = field(repr=False)  # the other way round; empty if nothing would be won
     overlap: Overlap | None
@@ -65,51 +66,60 @@ class Wave:
     make them one after the other, so that they in turn need fewer rows at a time.
     """
 
-    def __init__(self, sink: Stage, height: int, pace: int = 1, mirrored: bool = False):
+    def __init__(self, maps: RowMaps, sink: Stage, height: int, pace: int = 1, mirrored: bool = False):
         count = -(-sink.height // height) * pace
         self.stripes = np.minimum(np.arange(1, count + 1) // pace * height, sink.height)
         self._pace = pace
         self.made: list[np.ndarray] = []  # from the last stage to the first
         self.stages: list[Stage] = []
-        self.rows: dict[Tensor, int] = {}
-        self._readers: dict[Tensor, list[tuple[Reach, np.ndarray]]] = {}
+        self.makers: dict[int, list[np.ndarray]] = {}  # of buffers, by their number
+        self.readers: dict[int, list[tuple[Reach, np.ndarray]]] = {}
+        self._maps = maps
         self._mirrored = mirrored
         self._push(sink, self.stripes)
 
-    def add(self, stage: Stage, rolls: bool) -> int:
-        """Put a stage before those there are; the rows its output needs in memory, 0 for all of them."""
-        readers = self._readers.get(stage.output, [])
+    def add(self, stage: Stage, dies: bool) -> None:
+        """Put a stage before those there are; `dies`: nothing behind the cascade reads what it makes."""
+        readers = [
+            (reach, at)
+            for reach, at in self.readers.get(self._maps.number[stage.output], ())
+            if self._maps.share(reach.tensor, stage.output)
+        ]
         if readers:
             made = np.maximum.reduce([reach.top(at) for reach, at in readers])
             made = made if self._pace == 1 else _spread(made)
-            if not rolls and made[-1] < stage.height:
+            if not dies and made[-1] < stage.height:
                 made = np.append(made[:-1], stage.height)
         else:  # only what comes after the cascade reads it: at the same pace
             count = len(self.stripes)
             made = -(-np.arange(1, count + 1) * stage.height // count)
-        rows = 0
-        if rolls and readers:
-            low = np.minimum.reduce([reach.low(_before(at)) for reach, at in readers])
-            rows = int(np.max(made - np.minimum(low, _before(made))))  # also rows nobody reads have a place
-            if rows < stage.height:
-                self.rows[stage.output] = rows
-            else:
-                rows = 0
         self._push(stage, made)
-        return rows
+
+    def rolling_rows(self, number: int) -> int:
+        """The rows a buffer needs in memory if all its makers and readers are here; 0 for all of them."""
+        makers, readers = self.makers[number], self.readers.get(number)
+        if not readers:
+            return 0
+        low = np.minimum.reduce([reach.low(_before(at)) for reach, at in readers])
+        for made in makers:
+            low = np.minimum(low, _before(made))  # also rows nobody reads have a place
+        rows = int(np.max(np.maximum.reduce(makers) - low))
+        return rows if rows < self._maps.rows[number] else 0
 
     def _push(self, stage: Stage, made: np.ndarray) -> None:
         self.stages.append(stage)
         self.made.append(made)
+        self.makers.setdefault(self._maps.number[stage.output], []).append(made)
         for reach in stage.reads:
             reach = reach.mirrored if self._mirrored else reach
-            self._readers.setdefault(reach.tensor, []).append((reach, made))
+            self.readers.setdefault(self._maps.number[reach.tensor], []).append((reach, made))
 
-    def ahead(self, source: Tensor) -> int:
-        """Bytes the output of the last stage must begin before `source` not to meet rows still needed."""
+    def ahead(self, source: int) -> int:
+        """Bytes the output of the last stage must begin before a buffer not to meet rows still needed."""
+        nbytes = self._maps.buffers[source].nbytes
         begins = [
-            reach.begins(reach.low(_before(at) if at is self.made[0] else at))
-            for reach, at in self._readers[source]
+            reach.begins(reach.low(_before(at) if at is self.made[0] else at), nbytes)
+            for reach, at in self.readers[source]
         ]
         return int(np.max(self.made[0] * self.stages[0].row_bytes - np.minimum.reduce(begins)))
 
@@ -150,26 +160,32 @@ def added_cycles(stage: Stage, made: np.ndarray, alone: bool) -> float:
     return float(cycles.sum() - work.cycles(stage.height, True) + work.start * (len(counts) - 1))
 
 
-def overlapping(lives: Lives, wave: Wave, first: int, last: int) -> tuple[Tensor, int] | None:
-    """The input whose place the output may take best, and by how much it must lie before it; None if none."""
-    out = wave.stages[0].output
+def overlapping(lives: Lives, wave: Wave, first: int, last: int) -> tuple[int, int] | None:
+    """The buffer whose place the output may take best, and how far before it the output must begin."""
+    out, maps = wave.stages[0].output, lives.maps
     if not starts_own_buffer(lives, out, last):
         return None
-    best: tuple[int, Tensor, int] | None = None
-    made_here = {stage.output for stage in wave.stages}
+    best: tuple[int, int, int] | None = None
     # What is read as a whole; of a picture in planes rows die too.
-    whole = {t for s in wave.stages for t in s.whole if all(t is not r.tensor for r in s.reads)}
-    for source in dict.fromkeys(r.tensor for stage in wave.stages for r in stage.reads):
-        if source in made_here or source in whole or source.shape[0] != 1:
+    whole = {maps.number[t] for s in wave.stages for t in s.whole if all(t is not r.tensor for r in s.reads)}
+    for source, readers in wave.readers.items():
+        if source in wave.makers or source in whole or not maps.rows[source]:
             continue
-        if not _dies(lives, source, first, last) or source.dtype != out.dtype:
+        begin, end = lives.lives[maps.buffers[source]]
+        if begin >= first or end > last or any(reach.tensor.dtype != out.dtype for reach, _ in readers):
             continue
         ahead = wave.ahead(source)
-        size_in, size_out = aligned(source.nbytes), aligned(out.nbytes)
-        saved = size_in + size_out - max(aligned(max(ahead, 0)) + size_in, size_out)
+        saved = (
+            aligned(maps.buffers[source].nbytes) + aligned(out.nbytes) - together(maps, source, out, ahead)
+        )
         if saved > 0 and (best is None or saved > best[0]):
             best = saved, source, ahead
     return None if best is None else best[1:]
+
+
+def together(maps: RowMaps, source: int, out: Tensor, ahead: int) -> int:
+    """Bytes that a buffer and the output that takes its place need."""
+    return max(aligned(max(ahead, 0)) + aligned(maps.buffers[source].nbytes), aligned(out.nbytes))
 
 
 def starts_own_buffer(lives: Lives, out: Tensor, last: int) -> bool:
@@ -182,40 +198,45 @@ def starts_own_buffer(lives: Lives, out: Tensor, last: int) -> bool:
     )
 
 
-def _dies(lives: Lives, source: Tensor, first: int, last: int) -> bool:
-    buffer = lives.storage.places[source].buffer
-    if buffer.home is not Home.SCRATCH or not lives.storage.whole(source) or source not in lives.rollable:
-        return False
-    begin, end = lives.lives[buffer]
-    return begin < first and end <= last
-
-
 def make_cascade(
     lives: Lives, stages: Sequence[Stage], first: int, last: int, height: int, pace: int = 1
 ) -> CascadePlan:
     """The cascade of these stages, steps `first` to `last` of the schedule."""
-    wave = _filled(lives, stages, last, Wave(stages[-1], height, pace))
-    rows = dict(wave.rows)
+    maps = lives.maps
+    wave, rows = _filled(lives, stages, last, Wave(maps, stages[-1], height, pace))
     found = overlapping(lives, wave, first, last)
     overlap: Overlap | None = None
     up: tuple[Step, ...] = ()
     if found is not None:
-        source, below = found
-        out = stages[-1].output
-        other = _filled(lives, stages, last, Wave(stages[-1], height, pace, mirrored=True))
-        rows = {t: max(r, other.rows[t]) for t, r in rows.items() if t in other.rows}
-        above = source.nbytes - out.nbytes + other.ahead(source)
-        overlap = Overlap(source, out, below, above)
+        number, below = found
+        source, out = maps.buffers[number], stages[-1].output
+        other, others = _filled(lives, stages, last, Wave(maps, stages[-1], height, pace, mirrored=True))
+        rows = {buffer: max(count, others[buffer]) for buffer, count in rows.items() if buffer in others}
+        above = source.nbytes - out.nbytes + other.ahead(number)
+        overlap = Overlap(source, lives.storage.places[out].buffer, below, above)
         up = other.steps()
     return CascadePlan(first, last, height, rows, wave.steps(), up, overlap)
 
 
-def _filled(lives: Lives, stages: Sequence[Stage], last: int, wave: Wave) -> Wave:
-    for stage in reversed(stages[:-1]):
-        wave.add(stage, rolls_in(lives, stage.output, last))
-    return wave
+def _filled(lives: Lives, stages: Sequence[Stage], last: int, wave: Wave) -> tuple[Wave, dict[Buffer, int]]:
+    """All stages in the wave, and the rows of the buffers that roll."""
+    rows: dict[Buffer, int] = {}
+    for step, stage in zip(range(last - 1, -1, -1), reversed(stages[:-1]), strict=False):
+        wave.add(stage, dies_in(lives, stage.output, last))
+        if rolls_from(lives, stage.output, step, last):
+            number = lives.maps.number[stage.output]
+            if count := wave.rolling_rows(number):
+                rows[lives.maps.buffers[number]] = count
+    return wave, rows
 
 
-def rolls_in(lives: Lives, tensor: Tensor, last: int) -> bool:
-    """Whether nothing behind step `last` reads a tensor, so that it need not be whole."""
-    return tensor in lives.rollable and lives.lives[lives.storage.places[tensor].buffer][1] <= last
+def dies_in(lives: Lives, tensor: Tensor, last: int) -> bool:
+    """Whether nothing behind step `last` reads a tensor or what shares its rows."""
+    number = lives.maps.number[tensor]
+    return lives.maps.rows[number] > 0 and lives.lives[lives.maps.buffers[number]][1] <= last
+
+
+def rolls_from(lives: Lives, tensor: Tensor, first: int, last: int) -> bool:
+    """Whether steps `first` to `last` make and read all of a tensor's buffer: it need not be whole."""
+    buffer = lives.maps.buffers[lives.maps.number[tensor]]
+    return dies_in(lives, tensor, last) and lives.lives[buffer][0] == first

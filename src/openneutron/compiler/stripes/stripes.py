@@ -47,10 +47,10 @@ class Reach:
         rows = np.clip(made * self.stride - self.pad, 0, self.height)
         return np.where(made < self.out_height, rows, self.height)
 
-    def begins(self, low: np.ndarray) -> np.ndarray:
-        """Bytes of the input before the first one still needed, given the first row still needed."""
-        row = self.tensor.nbytes // (self.height * self.planes)
-        return np.where(low < self.height, low * row, self.tensor.nbytes)
+    def begins(self, low: np.ndarray, nbytes: int) -> np.ndarray:
+        """Bytes before the first one still needed, of the `nbytes` of all that shares the input's rows."""
+        row = nbytes // (self.height * self.planes)
+        return np.where(low < self.height, low * row, nbytes)
 
     @cached_property
     def mirrored(self) -> Reach:
@@ -73,9 +73,18 @@ class Stage:
     output: Tensor
 
 
+def is_map(tensor: Tensor) -> bool:
+    """Whether a tensor is one feature map: of rows, columns and channels, or of a row of pixels."""
+    return tensor.rank in (3, 4) and tensor.shape[0] == 1
+
+
+def _row_axis(tensor: Tensor) -> int:
+    return 2 if tensor.rank == 4 and tensor.shape[1] == 1 else 1
+
+
 def rows_of(tensor: Tensor) -> int:
     """Rows of a feature map; a map of one row, as of a 1-D convolution, is taken as a column of pixels."""
-    return tensor.shape[1] if tensor.shape[1] > 1 else tensor.shape[2]
+    return tensor.shape[_row_axis(tensor)]
 
 
 def stage_of(op: Op, calls: Sequence[KernelCall], target: Target) -> Stage | None:
@@ -83,7 +92,7 @@ def stage_of(op: Op, calls: Sequence[KernelCall], target: Target) -> Stage | Non
     if len(calls) != 1 or len(op.outputs) != 1:
         return None
     out = op.output
-    if out.rank != 4 or out.shape[0] != 1 or not 1 < rows_of(out) <= MOST_ROWS:
+    if not is_map(out) or not 1 < rows_of(out) <= MOST_ROWS:
         return None
     call = by_rows(op, calls[0], lambda tensor: dense_strides(tensor.shape))
     height, row = rows_of(out), out.nbytes // rows_of(out)
@@ -110,7 +119,7 @@ def stage_of(op: Op, calls: Sequence[KernelCall], target: Target) -> Stage | Non
     else:
         reads = [Reach(t, 1, 0, 1, height, height) for t in activations if t.shape == out.shape]
         whole = [t for t in activations if t.shape != out.shape]
-        axis = out.rank - (1 if out.shape[1] > 1 else 2)  # of rows, counted from the end: 3 or 2
+        axis = out.rank - _row_axis(out)  # of rows, counted from the end: 3 or 2
         fits = bool(reads) and all(t.rank < axis or t.shape[-axis] == 1 for t in whole)
         fits = fits and out.dtype in ("int8", "uint8")
     if not fits:
@@ -135,7 +144,7 @@ def by_rows(op: Op, call: KernelCall, strides_of: Callable[[Tensor], list[int]])
             broadcast_strides(op.operand(1).shape, out.shape, strides_of(op.operand(1))),
             strides_of(out),
         ]
-        axis = 1 if out.shape[1] > 1 else 2
+        axis = _row_axis(out)
         dims, inner = merged(out.shape[axis + 1 :], [s[axis + 1 :] for s in strides])
         pad = mc.MAX_RANK - 1 - len(dims)
         walks = [(s[axis], *[0] * pad, *i) for s, i in zip(strides, inner, strict=True)]

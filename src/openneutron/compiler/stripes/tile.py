@@ -22,7 +22,7 @@ from openneutron.compiler.memory.schedule import (
     lives_of,
     plan_memory,
 )
-from openneutron.compiler.memory.storage import Buffer, Home, Storage
+from openneutron.compiler.memory.storage import Buffer, Storage
 from openneutron.compiler.microcode.cost import steps_cycles
 from openneutron.compiler.stripes.cascade import (
     MOST_STAGES,
@@ -30,15 +30,19 @@ from openneutron.compiler.stripes.cascade import (
     CascadePlan,
     Wave,
     added_cycles,
+    dies_in,
     make_cascade,
     overlapping,
-    rolls_in,
+    rolls_from,
+    together,
 )
+from openneutron.compiler.stripes.maps import RowMaps
 from openneutron.litert.ir import Op, Tensor
 from openneutron.options import CompileOptions
 from openneutron.target import Target
 
-STRIPES = (4 / 3, 3 / 2, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 28, 32, 40, 56, 64, 112)  # how many may be cut; of 3/2, the last is half
+# How many stripes may be cut; of 4/3 and 3/2, the last is a shorter one.
+STRIPES = (4 / 3, 3 / 2, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 28, 32, 40, 56, 64, 112)
 PACES = (2, 4)  # rounds for one row of the last stage, if there are strides before it
 TRIALS = 6  # ways that are placed before the best is taken
 EFFORT = 60_000  # runs looked at, some 50 us each: the longer the network, the shorter its runs
@@ -68,14 +72,7 @@ class StepTimeline:
         # Streamed constants are in SRAM while their step runs, and those of all stages of a cascade together.
         self.constants = [sketches[op].constants if streamed else 0 for op in schedule.steps]
         self.lives = lives_of(self.storage, [(op,) for op in schedule.steps])
-        count: dict[Buffer, int] = {}
-        for place in self.storage.places.values():
-            count[place.buffer] = count.get(place.buffer, 0) + 1
-        self.rollable = frozenset(
-            t
-            for t, place in self.storage.places.items()
-            if place.buffer.home is Home.SCRATCH and count[place.buffer] == 1
-        )
+        self.maps = RowMaps(self.storage)
         tried = len(schedule.steps) * (len(STRIPES) + len(PACES))
         self.longest = min(max(EFFORT // max(tried, 1), SHORTEST), MOST_STAGES)
         self.ending: list[list[Buffer]] = [[] for _ in schedule.steps]
@@ -110,12 +107,12 @@ class StepTimeline:
         """The runs whose last step is `last`, from the shortest to the longest."""
         sink = self.stages[last]
         assert sink is not None
-        wave = Wave(sink, height, pace)
+        wave = Wave(self.maps, sink, height, pace)
         alive = sum(aligned(b.nbytes) for b, (first, end) in self.lives.items() if first <= last <= end)
         cycles = 0.0
         rolled = constants = 0
-        read: dict[Buffer, set[Tensor]] = {}
-        whole: set[Tensor] = set()
+        read: dict[int, set[Tensor]] = {}
+        whole: set[int] = set()
         own = added_cycles(sink, wave.made[0], alone=False)
         for first in range(last, -1, -1):
             stage = self.stages[first]
@@ -126,13 +123,16 @@ class StepTimeline:
             ):
                 return
             if first < last:
-                buffer = self.storage.places[stage.output].buffer
-                if stage.output in whole or read.get(buffer, set()) - {stage.output}:
+                number = self.maps.number[stage.output]
+                if number in whole or (
+                    not self.maps.rows[number] and read.get(number, set()) - {stage.output}
+                ):
                     return  # something in the run needs more of this step's buffer than its rows
                 alive += sum(aligned(b.nbytes) for b in self.ending[first])
-                rows = wave.add(stage, rolls_in(self, stage.output, last))
-                if rows:
-                    rolled += aligned(stage.output.nbytes) - aligned(rows * stage.row_bytes)
+                wave.add(stage, dies_in(self, stage.output, last))
+                if rolls_from(self, stage.output, first, last) and (rows := wave.rolling_rows(number)):
+                    nbytes = self.maps.buffers[number].nbytes
+                    rolled += aligned(nbytes) - aligned(rows * self.maps.row_bytes(number))
             constants += self.constants[first]
             if first < last:
                 cycles += added_cycles(stage, wave.made[-1], alone=False)
@@ -140,8 +140,8 @@ class StepTimeline:
             else:
                 total = added_cycles(sink, wave.made[0], alone=True)
             for tensor in (*(r.tensor for r in stage.reads), *stage.whole):
-                read.setdefault(self.storage.places[tensor].buffer, set()).add(tensor)
-            whole.update(stage.whole)
+                read.setdefault(self.maps.number[tensor], set()).add(tensor)
+            whole.update(self.maps.number[t] for t in stage.whole)
             if cycles > budget:
                 return
             need = alive - rolled + constants
@@ -149,8 +149,9 @@ class StepTimeline:
                 continue
             found = overlapping(self, wave, first, last)
             if found is not None:
-                size_in, size_out = aligned(found[0].nbytes), aligned(sink.output.nbytes)
-                need -= size_in + size_out - max(aligned(max(found[1], 0)) + size_in, size_out)
+                source, ahead = found
+                apart = aligned(self.maps.buffers[source].nbytes) + aligned(sink.output.nbytes)
+                need -= apart - together(self.maps, source, sink.output, ahead)
             if need < most:
                 yield Segment(first, last, height, pace, need, total)
 
