@@ -6,12 +6,11 @@ import argparse
 import json
 from typing import Any
 
-from openneutron.ops import _FAMILIES, TABLE
+from openneutron.ops import FAMILIES, TABLE
 from openneutron.ops.spec import EIQ, OPEN, FixedOutput, Observed, OpSpec, Shared, Weighted
 
 NAME = "ops"
 HELP = "the operator table"
-FAMILIES: dict[str, tuple[OpSpec, ...]] = {f.__name__.rsplit(".", 1)[-1]: f.ENTRIES for f in _FAMILIES}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -489,5 +489,3 @@ CONV_TRANSPOSE = OpSpec(
     fuses_activation=True,
     requires=_REQUIRES,
 )
-
-ENTRIES = (CONVOLUTION, CONV1D, CONV_TRANSPOSE)

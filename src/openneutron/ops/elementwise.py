@@ -462,7 +462,3 @@ LOGICAL = (
     _logical("logical_or", Builtin.LOGICAL_OR, "self", "other"),
     _logical("logical_not", Builtin.LOGICAL_NOT, "self"),
 )
-
-ENTRIES = (
-    ADD, SUB, MUL, DIV, DIV_MODE, POWER, MAXIMUM, MINIMUM, *COMPARISONS, *LOGICAL, WHERE, PRELU, BATCH_NORM,
-)  # fmt: skip

@@ -186,5 +186,3 @@ BMM = OpSpec(
         Case("relu", lambda torch: lambda x, y: torch.bmm(torch.relu(x), y), ((2, 3, 4), (2, 4, 5))),
     ),
 )
-
-ENTRIES = (LINEAR, ADDMM, MM, BMM)

@@ -423,5 +423,3 @@ MAX_POOL = OpSpec(
         ),
     ),
 )
-
-ENTRIES = (AVG_POOL, ADAPTIVE_AVG_POOL, MAX_POOL)

@@ -363,4 +363,3 @@ ARGMIN = OpSpec(
     integer_result=True,
     open_only=True,
 )
-ENTRIES = (MEAN, SUM, AMAX, AMIN, VECTOR_NORM, SOFTMAX, LOG_SOFTMAX, ARGMAX, ARGMIN)

@@ -68,5 +68,3 @@ BILINEAR = OpSpec(
     )
     + (Case("to size", _upsample("bilinear", (7, 9)), _SHAPE, True),),
 )
-
-ENTRIES = (NEAREST, BILINEAR)

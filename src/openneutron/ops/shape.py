@@ -568,22 +568,3 @@ INDEX = OpSpec(
     ),
     open_only=True,
 )
-
-ENTRIES = (
-    RESHAPE,
-    SQUEEZE,
-    UNSQUEEZE,
-    PERMUTE,
-    SLICE,
-    SELECT,
-    CAT,
-    EXPAND,
-    PAD,
-    REFLECTION_PAD,
-    IDENTITY,
-    PIXEL_SHUFFLE,
-    PIXEL_UNSHUFFLE,
-    INDEX_SELECT,
-    EMBEDDING,
-    INDEX,
-)
