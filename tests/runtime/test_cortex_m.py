@@ -13,7 +13,7 @@ from openneutron.compiler.microcode.format import encode
 from openneutron.run.native import NativeModel
 from tests.kernels.harness import Maker, program_of
 from tests.native import COMMON, libraries, portable_sources
-from tests.runtime.programs import CASES, streamed_program
+from tests.runtime.programs import CASES, cascade_program, island_program, streamed_program
 
 FOLDER = Path(__file__).parent / "cortex_m"
 pytestmark = pytest.mark.firmware
@@ -34,9 +34,11 @@ def case(microcode: bytes, weights: bytes, inputs: list[np.ndarray]) -> bytes:
 @pytest.mark.parametrize("flags", [("-O2",), ("-Os",), ("-O2", "-DNEUTRON_PORTABLE")])
 def test_kernels_on_cortex_m33(tmp_path, flags):
     make = Maker(np.random.default_rng(21))
-    streamed = streamed_program()
-    shapes = [shape for shape, _ in NativeModel(*streamed, library=libraries()["portable"]).inputs]
-    cases = [case(*streamed, [make.rng.integers(-128, 128, shape, np.int8) for shape in shapes])]
+    cases = []
+    for program in (streamed_program(), cascade_program(), *map(island_program, range(4))):
+        model = NativeModel(*program, library=libraries()["portable"])
+        inputs = [make.rng.integers(-128, 128, shape, np.int8) for shape, _ in model.inputs]
+        cases.append(case(*program, inputs))
     for generate in CASES:
         for _ in range(6):
             program, weights, inputs, _ = program_of([generate(make)])

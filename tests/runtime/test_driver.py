@@ -26,7 +26,7 @@ from openneutron.compiler.microcode.format import (
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.run import native
 from tests.native import build, libraries
-from tests.runtime.programs import cascade_program, streamed_program
+from tests.runtime.programs import cascade_program, programs, streamed_program
 
 LIBRARY = libraries()["portable"]
 
@@ -51,6 +51,12 @@ def test_runs_and_prefetches():
     np.testing.assert_array_equal(x, y)  # the table reverses, twice
     assert (model.scratch_bytes, model.prefetch_bytes) == (32, 256)
     assert [k for k, _ in model.profile([x])] == [Kernel.PREFETCH, Kernel.WAIT, Kernel.TABLE, Kernel.TABLE]
+
+
+def test_every_kernel_is_called_by_a_program_of_the_tests():
+    """They are what is fuzzed, and what an emulated Cortex-M is compared on."""
+    called = {kernel for microcode, _ in programs() for kernel in decode(microcode).kernels}
+    assert not (missing := set(Kernel) - called), f"no CASES of tests/runtime/programs.py calls {missing}"
 
 
 def test_a_cascade_equals_its_stages_whole():
