@@ -127,18 +127,18 @@ def pool(make: Maker) -> Op:
     return Op(make.pick(Builtin.AVERAGE_POOL_2D, Builtin.MAX_POOL_2D), [source], [out], options)
 
 
-@pytest.mark.parametrize(
-    ("case", "count"),
-    [
-        (conv, 1500),
-        (grouped, 300),
-        (depthwise, 1000),
-        (transpose_conv, 500),
-        (fully_connected, 800),
-        (batch_matmul, 600),
-        (pool, 800),
-    ],
+CASES = (
+    (conv, 1500),
+    (grouped, 300),
+    (depthwise, 1000),
+    (transpose_conv, 500),
+    (fully_connected, 800),
+    (batch_matmul, 600),
+    (pool, 800),
 )
+
+
+@pytest.mark.parametrize(("case", "count"), CASES)
 def test_equals_oracle(case, count):
     check_cases(case, count, seed=1)
 

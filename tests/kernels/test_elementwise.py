@@ -111,23 +111,23 @@ def fixed_unary(make: Maker) -> Op:
     return Op(kind, [source], [make.tensor(source.shape, quant)])
 
 
-@pytest.mark.parametrize(
-    ("case", "count"),
-    [
-        (add, 1000),
-        (sub, 500),
-        (mul, 800),
-        (extremum, 400),
-        (squared_difference, 400),
-        (prelu, 400),
-        (softmax, 500),
-        (quantize, 300),
-        (dequantize, 300),
-        (requantize, 100),
-        (unary, 100),
-        (fixed_unary, 50),
-    ],
+CASES = (
+    (add, 1000),
+    (sub, 500),
+    (mul, 800),
+    (extremum, 400),
+    (squared_difference, 400),
+    (prelu, 400),
+    (softmax, 500),
+    (quantize, 300),
+    (dequantize, 300),
+    (requantize, 100),
+    (unary, 100),
+    (fixed_unary, 50),
 )
+
+
+@pytest.mark.parametrize(("case", "count"), CASES)
 def test_equals_oracle(case, count):
     check_cases(case, count, seed=3)
 

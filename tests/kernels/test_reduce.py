@@ -45,8 +45,14 @@ def arg_max(make: Maker) -> Op:
     return Op(Builtin.ARG_MAX, [source, make.ints(axis)], [out], {"outputType": 2})
 
 
-@pytest.mark.parametrize(
-    ("case", "count"), [(mean, 1000), (mean_over_image, 500), (extremum, 500), (arg_max, 200)]
+CASES = (
+    (mean, 1000),
+    (mean_over_image, 500),
+    (extremum, 500),
+    (arg_max, 200),
 )
+
+
+@pytest.mark.parametrize(("case", "count"), CASES)
 def test_equals_oracle(case, count):
     check_cases(case, count, seed=8)

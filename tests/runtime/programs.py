@@ -33,17 +33,8 @@ def planar(make: Maker) -> Op:
     return Op(Builtin.CUSTOM, [picture, *op.inputs[1:]], [out], options, custom_name=PLANAR)
 
 
-CASES = (
-    planar, test_conv.conv, test_conv.grouped, test_conv.depthwise, test_conv.transpose_conv,
-    test_conv.fully_connected, test_conv.batch_matmul, test_conv.pool, test_elementwise.add,
-    test_elementwise.sub, test_elementwise.mul,
-    test_elementwise.extremum, test_elementwise.squared_difference, test_elementwise.prelu,
-    test_elementwise.softmax, test_elementwise.quantize, test_elementwise.requantize,
-    test_elementwise.dequantize,
-    test_move.transpose, test_move.strided_slice, test_move.concat, test_move.pad, test_move.mirror_pad,
-    test_move.gather, test_move.lookup, test_move.resize,
-    test_reduce.mean, test_reduce.extremum, test_reduce.arg_max,
-)  # fmt: skip
+_MODULES = (test_conv, test_elementwise, test_move, test_reduce)
+CASES = (planar, *(case for module in _MODULES for case, _ in module.CASES))
 
 
 def streamed_program() -> tuple[bytes, bytes]:

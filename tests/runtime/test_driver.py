@@ -56,7 +56,7 @@ def test_runs_and_prefetches():
 def test_every_kernel_is_called_by_a_program_of_the_tests():
     """They are what is fuzzed, and what an emulated Cortex-M is compared on."""
     called = {kernel for microcode, _ in programs() for kernel in decode(microcode).kernels}
-    assert not (missing := set(Kernel) - called), f"no CASES of tests/runtime/programs.py calls {missing}"
+    assert not (missing := set(Kernel) - called), f"no case in tests/kernels calls {missing}"
 
 
 def test_a_cascade_equals_its_stages_whole():
