@@ -132,11 +132,12 @@ def test_a_record_without_a_cost_is_refused_where_it_is_defined():
             kernel = mc.Kernel.COPY
 
 
-@pytest.mark.parametrize("kernel", mc.Kernel)
+@pytest.mark.parametrize("kernel", mc.Kernel, ids=lambda kernel: kernel.name)
 def test_a_kernel_has_a_record_a_c_file_and_a_rule_that_selects_it(kernel):
     name = mc.PARAMS[kernel].__name__
     source = ROOT / "runtime/kernels" / f"{kernel.name.lower()}.c"
-    assert source.exists() and f"neutron_{kernel.name.lower()}" in source.read_text()
+    assert source.exists(), f"{kernel.name} has no {source.name} in runtime/kernels"
+    assert re.search(rf"\bneutron_{kernel.name.lower()}\b", source.read_text())
     rules = "".join(p.read_text() for p in (ROOT / "src/openneutron/compiler/emit").glob("*.py"))
     assert re.search(rf"\b{name}\b", rules), f"no rule selects {name}"
 

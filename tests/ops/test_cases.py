@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from openneutron import CustomDelegationOptions
+from openneutron.fx import op_name
 from openneutron.ops import TABLE
 from openneutron.ops.spec import Case, OpSpec
 from tests.lowering import Bundle, compute_nodes, delegate, make_inputs, output_steps, quantize
@@ -48,6 +49,9 @@ def test_cases_equal_quantized_pytorch(spec: OpSpec, variant: str, cases: list[C
     delegated = delegate(quantized, batches[0], custom_delegation_options=options)
     assert compute_nodes(delegated.manager) == [], [str(r.reject) for r in delegated.partitioner.rejected]
     assert len(delegated.partitioner.partitions) == 1
+    graphs = [quantized.graph, *(m.original_module.graph for m in delegated.modules)]
+    called = {op_name(node) for graph in graphs for node in graph.nodes}
+    assert variant != "plain" or called & set(spec.names), f"no case calls {spec.name}"
     steps = output_steps(quantized)
     worst = dict.fromkeys((c.label for c in cases), 0.0)
     for batch in itertools.chain(batches, [make_inputs(cases, 99, last)]):
