@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,6 +99,13 @@ def test_no_cache_keeps_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     compile = Compiler()
     compile(model()), compile(model())
     assert compile.count == 2 and not folder.exists()
+
+
+def test_the_digest_covers_every_module_that_compiling_imports() -> None:
+    found = "[m.__file__ for n, m in sys.modules.items() if n.startswith('openneutron') and m.__file__]"
+    code = f"import json, sys, openneutron.compiler.compile; print(json.dumps({found}))"
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert not set(json.loads(run.stdout)) - set(map(str, cache.compiler_sources()))
 
 
 def test_a_folder_that_cannot_be_written_costs_only_time(folder: Path) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +71,18 @@ def _key(litert: bytes, target: Target, options: CompileOptions) -> bytes:
 def _compiler() -> bytes:
     """A digest of the sources that decide what is compiled."""
     root = Path(openneutron.__file__).parent
-    digest = hashlib.sha256()
-    files = [f for name in ("compiler", "litert") for f in (root / name).rglob("*.py")]
-    for file in sorted([*files, root / "__init__.py", root / "options.py", root / "target.py"]):
+    # Tables come from LiteRT's own kernels, places of buffers from the solver.
+    digest = hashlib.sha256(repr([version(name) for name in ("ai-edge-litert", "ortools")]).encode())
+    for file in compiler_sources():
         digest.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes())
     return digest.digest()
+
+
+def compiler_sources() -> list[Path]:
+    """All that compiling imports of this package, and its neighbours."""
+    root = Path(openneutron.__file__).parent
+    folders = (root / name for name in ("compiler", "litert", "lower"))
+    return sorted([*root.glob("*.py"), *(file for folder in folders for file in folder.rglob("*.py"))])
 
 
 def _recall(file: Path, key: bytes) -> CompiledGraph | None:
