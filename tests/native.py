@@ -19,7 +19,9 @@ VECTOR_FLAGS = {
     "avx2.c": ("-mavx2",),
     "vnni.c": AVX512,
     "depthwise_vnni.c": AVX512,
+    "depthwise_narrow_vnni.c": AVX512,
     "add_avx512.c": AVX512,
+    "scale_doubles_avx512.c": AVX512,
     "product_dot.c": ("-march=armv8.2-a+dotprod",),
 }
 

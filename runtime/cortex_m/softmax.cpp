@@ -21,7 +21,7 @@ Error softmax_out(Tensor input, int64_t dim, int64_t input_zero_point, int64_t o
   walk_of(out, input).rows([&](const int64_t* at, int64_t count, const int64_t* step) {
     for (int64_t i = 0; i < count; ++i)
       row[i] = in[at[1] + i * step[1]];
-    neutron_softmax_row(&softmax, row.data(), shares.data());
+    neutron_softmax_row(&softmax, nullptr, row.data(), shares.data());
     for (int64_t i = 0; i < count; ++i)
       to[at[0] + i * step[0]] = shares[i];
   });

@@ -9,6 +9,11 @@
 #include "arithmetic.h"
 #include "convolution.h"
 
+#if defined(NEUTRON_VECTOR) && defined(__x86_64__)
+#define VECTOR_SCALES 1
+#include "x86/scale_doubles.h"
+#endif
+
 static int32_t check(const NeutronMachine *machine, const NeutronFullyConnectedParams *p) {
     NEUTRON_REQUIRE(p->clamp_min <= p->clamp_max);
     NEUTRON_TRY(neutron_check_bytes(machine, p->input, (uint64_t)p->rows * p->in_features, 1, NEUTRON_READ));
@@ -34,7 +39,11 @@ static int32_t round_to_int(double x) {
 
 static void scale_row(const NeutronFullyConnectedParams *p, const int32_t *sums, const double *scales, uint32_t count,
                       int8_t *out) {
-    for (uint32_t i = 0; i < count; ++i) {
+    uint32_t i = 0;
+#ifdef VECTOR_SCALES
+    i = neutron_scale_doubles(sums, scales, count, p->output_zero, p->clamp_min, p->clamp_max, out);
+#endif
+    for (; i < count; ++i) {
         int32_t scaled = round_to_int((double)sums[i] * scales[i]);
         out[i] = (int8_t)neutron_clamp(neutron_add32(scaled, p->output_zero), p->clamp_min, p->clamp_max);
     }

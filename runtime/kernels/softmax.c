@@ -12,7 +12,15 @@ static int32_t run(const NeutronMachine *machine, const NeutronSoftmaxParams *p)
     const int8_t *in = (const int8_t *)neutron_read(machine, p->input);
     int8_t *out = (int8_t *)neutron_write(machine, p->output);
     const NeutronSoftmax softmax = {p->depth, p->multiplier, p->shift, p->diff_min};
-    for (uint32_t r = 0; r < p->rows; ++r, in += p->depth, out += p->depth) neutron_softmax_row(&softmax, in, out);
+    int32_t exponentials[NEUTRON_DIFFERENCES];
+    const int32_t *table = NULL;
+    if ((uint64_t)p->rows * p->depth >= NEUTRON_DIFFERENCES) { /* each value takes two */
+        neutron_softmax_table(&softmax, exponentials);
+        table = exponentials;
+    }
+    for (uint32_t r = 0; r < p->rows; ++r, in += p->depth, out += p->depth) {
+        neutron_softmax_row(&softmax, table, in, out);
+    }
     return NEUTRON_STATUS_OK;
 }
 

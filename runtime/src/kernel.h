@@ -141,7 +141,7 @@ static inline uint32_t neutron_rows(const NeutronView *view, uint32_t height) {
 /* The byte offset of row y of image b. */
 static inline size_t neutron_row_offset(const NeutronView *view, uint32_t height, uint32_t b, uint32_t y) {
     uint32_t rows = neutron_rows(view, height);
-    return (size_t)view->row * ((size_t)b * rows + y % rows);
+    return (size_t)view->row * ((size_t)b * rows + (y < rows ? y : y % rows)); /* a division only where one is needed */
 }
 
 /* The first and one past the last kernel tap that falls on 0 <= origin + tap * dilation < size. */

@@ -69,14 +69,30 @@ static inline int32_t neutron_scaled_difference(const NeutronSoftmax *p, int32_t
     return neutron_high_mul(neutron_shl32(difference, (uint32_t)p->shift), p->multiplier);
 }
 
-static inline void neutron_softmax_row(const NeutronSoftmax *p, const int8_t *in, int8_t *out) {
+/* Differences of two int8. */
+#define NEUTRON_DIFFERENCES 256u
+
+/* The exponentials of all differences, for many rows or a long one: exponentials[below the maximum]. */
+static inline void neutron_softmax_table(const NeutronSoftmax *p, int32_t exponentials[NEUTRON_DIFFERENCES]) {
+    for (int32_t below = 0; below < (int32_t)NEUTRON_DIFFERENCES; ++below) {
+        exponentials[below] = -below < p->diff_min ? 0 : neutron_exp_negative(neutron_scaled_difference(p, -below));
+    }
+}
+
+static inline int32_t neutron_exponential(const NeutronSoftmax *p, const int32_t *exponentials, int32_t difference) {
+    return exponentials ? exponentials[-difference] : neutron_exp_negative(neutron_scaled_difference(p, difference));
+}
+
+/* One row; `exponentials` from neutron_softmax_table, or null. */
+static inline void neutron_softmax_row(const NeutronSoftmax *p, const int32_t *exponentials, const int8_t *in,
+                                       int8_t *out) {
     int32_t largest = -128;
     for (uint32_t i = 0; i < p->depth; ++i) largest = in[i] > largest ? in[i] : largest;
     uint32_t sum = 0; /* Q12.19 */
     for (uint32_t i = 0; i < p->depth; ++i) {
         int32_t difference = in[i] - largest;
         if (difference < p->diff_min) continue;
-        sum += (uint32_t)neutron_shift_right(neutron_exp_negative(neutron_scaled_difference(p, difference)), 12);
+        sum += (uint32_t)neutron_shift_right(neutron_exponential(p, exponentials, difference), 12);
     }
     uint32_t headroom = neutron_leading_zeros(sum);
     int32_t scale = neutron_reciprocal((int32_t)((sum << headroom) - (UINT32_C(1) << 31)));
@@ -84,7 +100,7 @@ static inline void neutron_softmax_row(const NeutronSoftmax *p, const int8_t *in
     for (uint32_t i = 0; i < p->depth; ++i) {
         int32_t difference = in[i] - largest, result = -128;
         if (difference >= p->diff_min) {
-            int32_t share = neutron_high_mul(scale, neutron_exp_negative(neutron_scaled_difference(p, difference)));
+            int32_t share = neutron_high_mul(scale, neutron_exponential(p, exponentials, difference));
             result = neutron_clamp((bits < 32u ? neutron_shift_right(share, bits) : 0) - 128, -128, 127);
         }
         out[i] = (int8_t)result;

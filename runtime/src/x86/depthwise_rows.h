@@ -12,4 +12,8 @@ int neutron_depthwise_rows(const NeutronMachine *machine, const NeutronDepthwise
 void neutron_depthwise_rows_vnni(const NeutronDepthwiseConv2DParams *p, const int8_t *input, const int8_t *weights,
                                  const int32_t *channels, int8_t *output);
 
+/* The same for 8 or 16 channels; 0 if their scales or the row's length do not allow it, and nothing is done. */
+int neutron_depthwise_narrow_vnni(const NeutronDepthwiseConv2DParams *p, const int8_t *input, const int8_t *weights,
+                                  const int32_t *channels, int8_t *output);
+
 #endif

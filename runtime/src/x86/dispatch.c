@@ -1,6 +1,7 @@
 /* Chooses the inner parts this CPU can run. The answer is asked for at every call: it costs a few cycles, and
  * remembering it would need a writable global. */
 #include "depthwise_rows.h"
+#include "scale_doubles.h"
 #include "vector/product.h"
 #include "x86.h"
 
@@ -32,11 +33,19 @@ int neutron_depthwise_rows(const NeutronMachine *machine, const NeutronDepthwise
     int shape = w->kernel_h == 3 && w->kernel_w == 3 && w->dilation_h == 1 && w->dilation_w == 1 &&
                 w->in_c == w->out_c && (w->stride_w == 1 || w->stride_w == 2);
     if (!shape || !has_vnni()) return 0;
-    neutron_depthwise_rows_vnni(p, (const int8_t *)neutron_read(machine, p->input.ref),
-                                (const int8_t *)neutron_read(machine, p->weights),
-                                (const int32_t *)(const void *)neutron_read(machine, p->channels),
-                                (int8_t *)neutron_write(machine, p->output.ref));
+    const int8_t *input = (const int8_t *)neutron_read(machine, p->input.ref);
+    const int8_t *weights = (const int8_t *)neutron_read(machine, p->weights);
+    const int32_t *channels = (const int32_t *)(const void *)neutron_read(machine, p->channels);
+    int8_t *output = (int8_t *)neutron_write(machine, p->output.ref);
+    if (!neutron_depthwise_narrow_vnni(p, input, weights, channels, output)) {
+        neutron_depthwise_rows_vnni(p, input, weights, channels, output);
+    }
     return 1;
+}
+
+uint32_t neutron_scale_doubles(const int32_t *sums, const double *scales, uint32_t count, int32_t zero, int32_t low,
+                               int32_t high, int8_t *out) {
+    return has_vnni() ? neutron_scale_doubles_avx512(sums, scales, count, zero, low, high, out) : 0u;
 }
 
 void neutron_add_row(const void *parameters, const NeutronRow *row) {

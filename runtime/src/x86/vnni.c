@@ -193,7 +193,7 @@ INLINE void tile(const NeutronProduct *p, const Strip *s, uint32_t row, uint32_t
             sums[r][1] = _mm512_sub_epi32(sums[r][1], excess[1]);
         }
     }
-    if (!edge && rows >= 4u && s->fast && g->raw == NULL) {
+    if (!edge && rows % (4u / registers) == 0 && s->fast && g->raw == NULL) {
         store_tile(g, s, row, rows, registers, sums);
         return;
     }
@@ -206,19 +206,110 @@ INLINE void tile(const NeutronProduct *p, const Strip *s, uint32_t row, uint32_t
     store_each(g, s, row, rows, kept);
 }
 
-INLINE void rows_of(const NeutronProduct *p, const Strip *s, uint32_t begin, uint32_t end, const Variant variant) {
-    uint32_t i = begin;
-    if (!variant.correct) {
-        if (variant.registers == 1) {
-            for (; i + 2u * ROWS <= end; i += 2u * ROWS) tile(p, s, i, 2u * ROWS, variant);
+/* --- eight channels or fewer: registers of 256 bits, of which twice as many are done at a time --- */
+
+INLINE void add_products8(__m256i *sums, __m256i x, __m256i weights) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sums) : "v"(x), "v"(weights));
+}
+
+INLINE __m256i half(__m512i x) { return _mm512_castsi512_si256(x); }
+
+/* store_tile for four rows. */
+INLINE void store_four8(const NeutronGemm *g, const Strip *s, const NeutronRightScale8 *scale, uint32_t row,
+                        const __m256i *sums) {
+    const __m256i zero = _mm256_set1_epi16((int16_t)g->zero);
+    __m256i x[4];
+#pragma GCC unroll 4
+    for (uint32_t r = 0; r < 4; ++r) x[r] = neutron_scale_right8(sums[r], scale);
+    __m256i bytes = _mm256_packs_epi16(_mm256_adds_epi16(_mm256_packs_epi32(x[0], x[1]), zero),
+                                       _mm256_adds_epi16(_mm256_packs_epi32(x[2], x[3]), zero));
+    bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    bytes = _mm256_max_epi8(bytes, _mm256_set1_epi8((char)g->low));
+    bytes = _mm256_min_epi8(bytes, _mm256_set1_epi8((char)g->high));
+    const __m128i low = _mm256_castsi256_si128(bytes), high = _mm256_extracti128_si256(bytes, 1);
+    const __m128i rows[4] = {low, _mm_srli_si128(low, 8), high, _mm_srli_si128(high, 8)};
+    int8_t *to = g->out + row * g->out_pitch + s->channel;
+#pragma GCC unroll 4
+    for (uint32_t r = 0; r < 4; ++r) _mm_mask_storeu_epi8(to + r * g->out_pitch, s->lanes[0], rows[r]);
+}
+
+INLINE void tile8(const NeutronProduct *p, const Strip *s, uint32_t row, uint32_t rows, int flip) {
+    const size_t pitch = p->g.a_pitch;
+    const uint32_t groups = p->part_bytes / NEUTRON_GROUP, tail = p->part_bytes % NEUTRON_GROUP;
+    const int8_t *w = s->weights[0];
+    __m256i sums[2u * ROWS];
+#pragma GCC unroll 16
+    for (uint32_t r = 0; r < rows; ++r) sums[r] = half(s->start[0]);
+    for (uint32_t part = 0; part < p->part_count; ++part) {
+        const int8_t *a[(2u * ROWS + 2u) / 3u];
+#pragma GCC unroll 6
+        for (uint32_t r = 0; r < (rows + 2u) / 3u; ++r) a[r] = p->parts[part] + (row + 3u * r) * pitch;
+        for (uint32_t i = 0; i < groups; ++i, w += s->step[0]) {
+            const __m256i weights = _mm256_maskz_loadu_epi32(s->lanes[0], w);
+#pragma GCC unroll 16
+            for (uint32_t r = 0; r < rows; ++r) {
+                add_products8(&sums[r], half(load_a(a[r / 3] + r % 3 * pitch, flip)), weights);
+            }
+#pragma GCC unroll 6
+            for (uint32_t r = 0; r < (rows + 2u) / 3u; ++r) a[r] += NEUTRON_GROUP;
         }
-        for (; i + ROWS <= end; i += ROWS) tile(p, s, i, ROWS, variant);
-        if (i + 4u <= end) {
-            tile(p, s, i, 4, variant);
-            i += 4u;
+        if (tail) {
+            const __m256i weights = _mm256_maskz_loadu_epi32(s->lanes[0], w);
+#pragma GCC unroll 16
+            for (uint32_t r = 0; r < rows; ++r) {
+                add_products8(&sums[r], half(load_a_tail(a[r / 3] + r % 3 * pitch, tail, flip)), weights);
+            }
+            w += s->step[0];
         }
     }
-    for (; i < end; ++i) tile(p, s, i, 1, variant);
+    if (rows % 4u == 0 && s->fast && p->g.raw == NULL) {
+        const NeutronRightScale16 *of = &s->scale[0].short_way;
+        const NeutronRightScale8 scale = {half(of->even), half(of->odd), half(of->even_add), half(of->odd_add),
+                                          half(of->right)};
+#pragma GCC unroll 4
+        for (uint32_t r = 0; r < rows; r += 4u) store_four8(&p->g, s, &scale, row + r, sums + r);
+        return;
+    }
+    __m512i kept[2u * ROWS][2];
+#pragma GCC unroll 16
+    for (uint32_t r = 0; r < rows; ++r) {
+        kept[r][0] = _mm512_castsi256_si512(sums[r]);
+        kept[r][1] = _mm512_setzero_si512();
+    }
+    store_each(&p->g, s, row, rows, kept);
+}
+
+/* --- rows, in tiles --- */
+
+#define CASE(n, call) \
+    case n: call(n); break;
+
+/* One tile of the rows that are left, fewer than eight. */
+#define REST(count, call) \
+    switch (count) { CASE(1, call) CASE(2, call) CASE(3, call) CASE(4, call) CASE(5, call) CASE(6, call) CASE(7, call) }
+
+INLINE void rows_of(const NeutronProduct *p, const Strip *s, uint32_t begin, uint32_t end, const Variant variant) {
+    uint32_t i = begin;
+    if (variant.correct) {
+        for (; i < end; ++i) tile(p, s, i, 1, variant);
+        return;
+    }
+    if (variant.registers == 1) {
+        for (; i + 2u * ROWS <= end; i += 2u * ROWS) tile(p, s, i, 2u * ROWS, variant);
+    }
+    for (; i + ROWS <= end; i += ROWS) tile(p, s, i, ROWS, variant);
+#define TILE(n) tile(p, s, i, n, variant)
+    REST(end - i, TILE)
+#undef TILE
+}
+
+INLINE void rows_of_8(const NeutronProduct *p, const Strip *s, uint32_t begin, uint32_t end, int flip) {
+    uint32_t i = begin;
+    for (; i + 2u * ROWS <= end; i += 2u * ROWS) tile8(p, s, i, 2u * ROWS, flip);
+    for (; i + ROWS <= end; i += ROWS) tile8(p, s, i, ROWS, flip);
+#define TILE(n) tile8(p, s, i, n, flip)
+    REST(end - i, TILE)
+#undef TILE
 }
 
 /* Each a function of its own: the compiler does better on several small ones. */
@@ -230,38 +321,44 @@ INLINE void rows_of(const NeutronProduct *p, const Strip *s, uint32_t begin, uin
     }
 ROWS_FUNCTION(rows_16, .registers = 1, .flip = 1)
 ROWS_FUNCTION(rows_32, .registers = 2, .flip = 1)
-ROWS_FUNCTION(rows_edge, .registers = 2, .edge = 1, .flip = 1)
-ROWS_FUNCTION(rows_edge_16, .registers = 1, .edge = 1, .flip = 1)
 ROWS_FUNCTION(rows_16_flipped, .registers = 1)
 ROWS_FUNCTION(rows_32_flipped, .registers = 2)
-ROWS_FUNCTION(rows_edge_flipped, .registers = 2, .edge = 1)
-ROWS_FUNCTION(rows_edge_16_flipped, .registers = 1, .edge = 1)
 ROWS_FUNCTION(rows_few, .registers = 2, .edge = 1, .flip = 1, .correct = 1)
 ROWS_FUNCTION(rows_few_32, .registers = 2, .flip = 1, .correct = 1)
+
+static __attribute__((noinline)) void rows_8(const NeutronProduct *p, const Strip *s, uint32_t begin, uint32_t end) {
+    rows_of_8(p, s, begin, end, 1);
+}
+
+static __attribute__((noinline)) void rows_8_flipped(const NeutronProduct *p, const Strip *s, uint32_t begin,
+                                                     uint32_t end) {
+    rows_of_8(p, s, begin, end, 0);
+}
 
 static void strip_rows(const NeutronProduct *p, const Strip *s, uint32_t begin, uint32_t end) {
     if (p->start == NULL) {
         (s->count == 32u ? rows_few_32 : rows_few)(p, s, begin, end);
     } else if (p->flipped) {
-        (s->count == 32u   ? rows_32_flipped
-         : s->count == 16u ? rows_16_flipped
-         : s->count < 16u  ? rows_edge_16_flipped
-                           : rows_edge_flipped)(p, s, begin, end);
+        (s->count == 32u ? rows_32_flipped : s->count == 16u ? rows_16_flipped : rows_8_flipped)(p, s, begin, end);
     } else {
-        (s->count == 32u   ? rows_32
-         : s->count == 16u ? rows_16
-         : s->count < 16u  ? rows_edge_16
-                           : rows_edge)(p, s, begin, end);
+        (s->count == 32u ? rows_32 : s->count == 16u ? rows_16 : rows_8)(p, s, begin, end);
     }
 }
 
-/* Set up the strip of up to 32 channels from `channel` on. */
+/* Channels of the next strip: what fills registers, if there are rows enough for it to matter. */
+static uint32_t strip_width(const NeutronProduct *p, uint32_t left) {
+    if (left >= 32u) return 32u;
+    if (p->start == NULL) return left;
+    return left >= 16u ? 16u : left < NEUTRON_BLOCK ? left : NEUTRON_BLOCK;
+}
+
+/* Set up the strip of channels from `channel` on. */
 static Strip prepare(const NeutronProduct *p, uint32_t channel) {
     Strip strip, *s = &strip;
     const NeutronGemm *g = &p->g;
     size_t channel_bytes = neutron_groups(g->k) * NEUTRON_GROUP;
     s->channel = channel;
-    s->count = g->n - channel < 32u ? g->n - channel : 32u;
+    s->count = strip_width(p, g->n - channel);
     for (uint32_t b = 0; b < 4; ++b) {
         uint32_t before = b * NEUTRON_BLOCK;
         uint32_t lanes = before >= s->count                  ? 0u
@@ -302,7 +399,7 @@ static void run(const NeutronProduct *p) {
     if (at_once < 4u * ROWS) at_once = 4u * ROWS;
     for (uint32_t begin = 0, end; begin < g->m; begin = end) {
         end = g->m - begin < 2u * at_once ? g->m : begin + (uint32_t)at_once;
-        for (uint32_t j = 0; j < g->n; j += 32u) {
+        for (uint32_t j = 0; j < g->n; j += strip_width(p, g->n - j)) {
             Strip s = prepare(p, j);
             if (p->lines == NULL) {
                 strip_rows(p, &s, begin, end);
