@@ -83,6 +83,8 @@ typedef enum NeutronForm {
     NEUTRON_FORM_WALK = 3,
     NEUTRON_FORM_ROWS = 4,
     NEUTRON_FORM_PRODUCT = 5,
+    NEUTRON_FORM_MOVE = 6,
+    NEUTRON_FORM_RESIZE = 7,
 } NeutronForm;
 
 /* What an instruction of an island does to its registers; a comparison gives 1 or 0. */
@@ -394,6 +396,63 @@ static inline int NeutronProductForm_in_range(const NeutronProductForm *p) {
            p->in_features <= 16777215u &&
            p->out_features >= 1u &&
            p->out_features <= 16777215u;
+}
+
+/* Elements from one strided layout to another. Of a stage, the outermost dimension counts rows. */
+typedef struct {
+    NeutronRef input;
+    NeutronRef output;
+    uint32_t element_bytes;
+    uint32_t dims[6];
+    int32_t input_strides[6];
+    int32_t output_strides[6];
+} NeutronMoveForm;
+static_assert(sizeof(NeutronMoveForm) == 92u, "layout of NeutronMoveForm");
+
+static inline int NeutronMoveForm_in_range(const NeutronMoveForm *p) {
+    return p->dims[0] >= 1u &&
+           p->dims[0] <= 16777215u &&
+           p->dims[1] >= 1u &&
+           p->dims[1] <= 16777215u &&
+           p->dims[2] >= 1u &&
+           p->dims[2] <= 16777215u &&
+           p->dims[3] >= 1u &&
+           p->dims[3] <= 16777215u &&
+           p->dims[4] >= 1u &&
+           p->dims[4] <= 16777215u &&
+           p->dims[5] >= 1u &&
+           p->dims[5] <= 16777215u;
+}
+
+/* Rows y0 <= y < y1 of a dense feature map, made of rows of another that a table names. */
+typedef struct {
+    NeutronRef input;
+    NeutronRef output;
+    NeutronRef tables;
+    uint32_t batch;
+    uint32_t in_h;
+    uint32_t in_w;
+    uint32_t out_h;
+    uint32_t out_w;
+    uint32_t channels;
+    uint32_t y0;
+    uint32_t y1;
+} NeutronResizeForm;
+static_assert(sizeof(NeutronResizeForm) == 56u, "layout of NeutronResizeForm");
+
+static inline int NeutronResizeForm_in_range(const NeutronResizeForm *p) {
+    return p->batch >= 1u &&
+           p->batch <= 65535u &&
+           p->in_h >= 1u &&
+           p->in_h <= 65535u &&
+           p->in_w >= 1u &&
+           p->in_w <= 65535u &&
+           p->out_h >= 1u &&
+           p->out_h <= 65535u &&
+           p->out_w >= 1u &&
+           p->out_w <= 65535u &&
+           p->channels >= 1u &&
+           p->channels <= 65535u;
 }
 
 /* Block until the last prefetch on `channel` has finished. */
@@ -1024,8 +1083,10 @@ typedef struct {
     uint32_t out_h;
     uint32_t out_w;
     uint32_t channels;
+    uint32_t y0;
+    uint32_t y1;
 } NeutronResizeBilinearParams;
-static_assert(sizeof(NeutronResizeBilinearParams) == 48u, "layout of NeutronResizeBilinearParams");
+static_assert(sizeof(NeutronResizeBilinearParams) == 56u, "layout of NeutronResizeBilinearParams");
 
 static inline int NeutronResizeBilinearParams_in_range(const NeutronResizeBilinearParams *p) {
     return p->batch >= 1u &&
@@ -1235,7 +1296,7 @@ static inline int NeutronLookupParams_in_range(const NeutronLookupParams *p) {
 #define NEUTRON_FOR_EACH_KERNEL(X) \
     X(WAIT, neutron_wait, NeutronWaitParams, WHOLE) \
     X(PREFETCH, neutron_prefetch, NeutronPrefetchParams, WHOLE) \
-    X(COPY, neutron_copy, NeutronCopyParams, WHOLE) \
+    X(COPY, neutron_copy, NeutronCopyParams, MOVE) \
     X(FILL, neutron_fill, NeutronFillParams, WHOLE) \
     X(GATHER, neutron_gather, NeutronGatherParams, WHOLE) \
     X(CONV_2D, neutron_conv_2d, NeutronConv2DParams, WINDOW) \
@@ -1254,7 +1315,7 @@ static inline int NeutronLookupParams_in_range(const NeutronLookupParams *p) {
     X(PRELU, neutron_prelu, NeutronPreluParams, WALK) \
     X(TABLE, neutron_table, NeutronTableParams, ROWS) \
     X(SOFTMAX, neutron_softmax, NeutronSoftmaxParams, WHOLE) \
-    X(RESIZE_BILINEAR, neutron_resize_bilinear, NeutronResizeBilinearParams, WHOLE) \
+    X(RESIZE_BILINEAR, neutron_resize_bilinear, NeutronResizeBilinearParams, RESIZE) \
     X(QUANTIZE, neutron_quantize, NeutronQuantizeParams, WHOLE) \
     X(DEQUANTIZE, neutron_dequantize, NeutronDequantizeParams, WHOLE) \
     X(ARG_MAX, neutron_arg_max, NeutronArgMaxParams, WHOLE) \

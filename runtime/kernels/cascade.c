@@ -11,7 +11,9 @@ static bool is_stage(uint32_t kind) {
         case NEUTRON_FORM_WINDOW:
         case NEUTRON_FORM_POOL:
         case NEUTRON_FORM_WALK:
-        case NEUTRON_FORM_ROWS: return true;
+        case NEUTRON_FORM_ROWS:
+        case NEUTRON_FORM_MOVE:
+        case NEUTRON_FORM_RESIZE: return true;
         case NEUTRON_FORM_WHOLE:
         case NEUTRON_FORM_PRODUCT: return false;
     }
@@ -80,6 +82,18 @@ static int32_t narrow(NeutronCallCopy *stage, NeutronForm form, const NeutronSte
         NEUTRON_TRY(move(&w->b, w->b_strides[0], first));
         NEUTRON_TRY(move(&w->output, w->output_strides[0], first));
         w->dims[0] = count;
+    } else if (form == NEUTRON_FORM_RESIZE) {
+        NEUTRON_REQUIRE(step->y1 <= stage->resize.out_h);
+        stage->resize.y0 = first;
+        stage->resize.y1 = step->y1;
+    } else if (form == NEUTRON_FORM_MOVE) {
+        NeutronMoveForm *m = &stage->move;
+        NEUTRON_REQUIRE(step->y1 <= m->dims[0]);
+        if (!holds(m->input, step) || !holds(m->output, step)) return NEUTRON_STATUS_BOUNDS;
+        count = together(m->input, first, together(m->output, first, count));
+        NEUTRON_TRY(move(&m->input, m->input_strides[0], first));
+        NEUTRON_TRY(move(&m->output, m->output_strides[0], first));
+        m->dims[0] = count;
     } else {
         NeutronRowsForm *t = &stage->rows;
         NEUTRON_REQUIRE(step->y1 <= t->rows && t->input_pitch <= INT32_MAX && t->output_pitch <= INT32_MAX);

@@ -72,6 +72,8 @@ typedef union {
     NeutronWalkForm walk;
     NeutronRowsForm rows;
     NeutronProductForm product;
+    NeutronMoveForm move;
+    NeutronResizeForm resize;
 #define NEUTRON_MEMBER(kind, function, Type, form) Type kind##_parameters;
     NEUTRON_FOR_EACH_KERNEL(NEUTRON_MEMBER)
 #undef NEUTRON_MEMBER

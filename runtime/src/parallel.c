@@ -52,6 +52,8 @@ static uint32_t shares(Work *work) {
             break;
         }
         case NEUTRON_FORM_ROWS:
+        case NEUTRON_FORM_MOVE:
+        case NEUTRON_FORM_RESIZE:
         case NEUTRON_FORM_WHOLE: return 0;
     }
     uint64_t worth = each * work->count / LEAST_WORK;
@@ -90,6 +92,8 @@ static void narrow(NeutronCallCopy *c, const Work *work, uint32_t begin, uint32_
             return;
         }
         case NEUTRON_FORM_ROWS:
+        case NEUTRON_FORM_MOVE:
+        case NEUTRON_FORM_RESIZE:
         case NEUTRON_FORM_WHOLE: return;
     }
 }

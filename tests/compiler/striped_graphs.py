@@ -37,7 +37,7 @@ class StripedGraph(RandomGraph):
 
     def _layer(self, x: Tensor) -> Tensor:
         ways = [self.do_conv, self.do_conv, self.do_depthwise, self.do_depthwise, self.do_pool, self.do_unary,
-                self.do_leaky, self._with_constant, self._in_halves]  # fmt: skip
+                self.do_leaky, self._with_constant, self._in_halves, self._larger, self._larger]  # fmt: skip
         made = self._pick(ways)(x)
         return x if made is None or max(made.shape[1:3]) < 2 else made
 
@@ -46,6 +46,28 @@ class StripedGraph(RandomGraph):
         other = self.b.const(self._int8(shape), self._quant())
         kind = self._pick([Builtin.ADD, Builtin.MUL, Builtin.SUB])
         return self.b.op(kind, [x, other], x.shape, self._quant(), options={"fusedActivationFunction": 0})
+
+    def _larger(self, x: Tensor) -> Tensor | None:
+        """The map with more rows: resized, by a transposed convolution, or with pixels from channels."""
+        up = self._int(1, 3), self._int(1, 3)
+        shape = (1, up[0] * x.shape[1], up[1] * x.shape[2], x.shape[3])
+        if max(shape[1:3]) > 60 or x.shape[1] == 1:
+            return None
+        way = self._int(0, 3)
+        if way == 0 and x.shape[3] % 4 == 0:
+            shape = (1, 2 * x.shape[1], 2 * x.shape[2], x.shape[3] // 4)
+            return self.b.op(Builtin.DEPTH_TO_SPACE, [x], shape, x.quant, options={"blockSize": 2})
+        if way == 1:
+            kernel = self._int(1, 4), self._int(1, 4)
+            channels = self._int(1, 6)
+            w, b = self._weights((channels, *kernel, x.shape[3]), x, axis=0)
+            shape = (*shape[:3], channels)
+            options = {"padding": 0, "strideH": up[0], "strideW": up[1], "fusedActivationFunction": 0}
+            inputs = [self.b.ints(shape), w, x, b]
+            return self.b.op(Builtin.TRANSPOSE_CONV, inputs, shape, self._quant(), options=options)
+        kind = Builtin.RESIZE_BILINEAR if way == 2 else Builtin.RESIZE_NEAREST_NEIGHBOR
+        options = {"alignCorners": False, "halfPixelCenters": bool(self._int(0, 1))}
+        return self.b.op(kind, [x, self.b.ints(shape[1:3])], shape, x.quant, options=options)
 
     def _in_halves(self, x: Tensor) -> Tensor | None:
         """The channels in two parts, each on its own way, put together again: views with gaps."""

@@ -149,13 +149,14 @@ class Piece:
 
     unit: int
     calls: list[KernelCall]
+    each: Sequence[int] = ()  # of a cascade: how many of the last calls are each operator's
 
 
 def _piece(plan: MemoryPlan, number: int, pool: ConstPool) -> Piece:
     unit = plan.units[number]
     ops = plan.ops(unit)
     if unit.cascade is not None:
-        return Piece(number, emit_cascade(ops, unit.cascade, plan, pool))
+        return Piece(number, *emit_cascade(ops, unit.cascade, plan, pool))
     return Piece(number, emit_step(ops[0], plan, pool))
 
 
@@ -166,25 +167,27 @@ def _emit_in_chunks(plan: MemoryPlan, budget: int) -> tuple[list[Piece], list[Ch
     known: dict[bytes, int] = {}
     weights = bytearray()
     for number, unit in enumerate(plan.units):
-        for calls, raw in _parts(plan, number, budget):
+        for piece, raw in _parts(plan, number, budget):
             if raw:
                 if raw not in known:
                     known[raw] = len(weights)
                     weights += raw
                 chunks.append(Chunk(len(pieces), _name(plan, unit), known[raw], len(raw)))
-                calls = [map_refs(call, partial(_rebased, known[raw])) for call in calls]
-            pieces.append(Piece(number, calls))
+                calls = [map_refs(call, partial(_rebased, known[raw])) for call in piece.calls]
+                piece = replace(piece, calls=calls)
+            pieces.append(piece)
     return pieces, chunks, bytes(weights)
 
 
-def _parts(plan: MemoryPlan, number: int, budget: int) -> Iterator[tuple[list[KernelCall], bytes]]:
+def _parts(plan: MemoryPlan, number: int, budget: int) -> Iterator[tuple[Piece, bytes]]:
     """Calls with the constants they need together: all of a cascade's, a step's or a part of a step's."""
     unit = plan.units[number]
     if unit.cascade is None:
-        yield from emit_parts(plan.ops(unit)[0], plan, budget)
+        for calls, raw in emit_parts(plan.ops(unit)[0], plan, budget):
+            yield Piece(number, calls), raw
         return
     pool = ConstPool()
-    yield _piece(plan, number, pool).calls, pool.bytes()
+    yield _piece(plan, number, pool), pool.bytes()
 
 
 def _rebased(base: int, ref: Ref) -> Ref:
@@ -234,8 +237,9 @@ def _call_infos(plan: MemoryPlan, pieces: Sequence[Piece], target: Target) -> tu
         ops = plan.ops(plan.units[piece.unit])
         costs = costs_of(piece.calls, target)
         # Copies and the cascade are for all operators of a unit, each of its stages for one.
-        split = len(piece.calls) - len(ops) if plan.units[piece.unit].cascade else len(piece.calls)
-        behind = [ops] * split + [(op,) for op in ops]
+        split = len(piece.calls) - sum(piece.each)
+        stages = [(op,) for op, count in zip(ops, piece.each, strict=False) for _ in range(count)]
+        behind = [ops] * split + stages
         infos += [_call_info(*item) for item in zip(behind, piece.calls, costs, strict=False)]
     return tuple(infos)
 

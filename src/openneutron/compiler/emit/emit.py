@@ -51,13 +51,13 @@ def emit_step(op: Op, plan: MemoryPlan, pool: ConstPool) -> list[KernelCall]:
 
 def emit_cascade(
     ops: Sequence[Op], cascade: CascadePlan, plan: MemoryPlan, pool: ConstPool
-) -> list[KernelCall]:
-    """The calls of a cascade: the record with its steps, then its stages."""
+) -> tuple[list[KernelCall], list[int]]:
+    """The calls of a cascade: the record with its steps, its stages; and how many each operator has."""
     steps = plan.steps(cascade)
     strides = Context(partial(tensor_ref, plan), pool, partial(_pitch, plan)).strides
-    stages = [by_rows(op, call, strides) for op in ops for call in emit_step(op, plan, pool)]
-    assert len(stages) == len(ops), "a stage is one call"
-    return [Cascade(len(stages), len(steps), steps), *stages]
+    stages = [by_rows(op, emit_step(op, plan, pool), strides) or [] for op in ops]
+    calls = [call for stage in stages for call in stage]
+    return [Cascade(len(calls), len(steps), steps), *calls], [len(stage) for stage in stages]
 
 
 @dataclasses.dataclass(frozen=True)

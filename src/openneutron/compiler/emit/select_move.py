@@ -321,11 +321,18 @@ def _nearest_indices(op: Op, size: int, out: int) -> list[int]:
 
 def _resize_nearest(op: Op, ctx: Context) -> list[KernelCall]:
     source, out = op.operand(0), op.output
-    strides = _strides(source)
+    rows, columns = (_nearest_indices(op, source.shape[a], out.shape[a]) for a in (1, 2))
+    strides = ctx.strides(source)
+    (batch, h, w, c), up = source.shape, [out.shape[a] // source.shape[a] for a in (1, 2)]
+    if rows == [y // up[0] for y in range(h * up[0])] and columns == [x // up[1] for x in range(w * up[1])]:
+        outs = ctx.strides(out)
+        ins = (strides[0], strides[1], 0, strides[2], 0, 1)
+        steps = (outs[0], up[0] * outs[1], outs[1], up[1] * outs[2], outs[2], 1)
+        return copies(ctx.place(source), ctx.ref(out), (batch, h, up[0], w, up[1], c), ins, steps, 1)
     tables = [
-        [i * strides[0] for i in range(source.shape[0])],
-        [i * strides[1] for i in _nearest_indices(op, source.shape[1], out.shape[1])],
-        [i * strides[2] for i in _nearest_indices(op, source.shape[2], out.shape[2])],
+        [i * strides[0] for i in range(batch)],
+        [i * strides[1] for i in rows],
+        [i * strides[2] for i in columns],
     ]
     return _gathered(op, ctx, source, tables, strides[2])
 
@@ -351,7 +358,7 @@ def _resize_bilinear(op: Op, ctx: Context) -> list[KernelCall]:
     return [
         mc.ResizeBilinear(
             input=ctx.place(op.operand(0)), output=ctx.ref(op.output), tables=ctx.pool.add(tables),
-            batch=batch, in_h=in_h, in_w=in_w, out_h=out_h, out_w=out_w, channels=channels,
+            batch=batch, in_h=in_h, in_w=in_w, out_h=out_h, out_w=out_w, channels=channels, y0=0, y1=out_h,
         )
     ]  # fmt: skip
 

@@ -188,6 +188,8 @@ class Form(IntEnum):
     WALK = 3  # two operands and a result, element by element
     ROWS = 4  # runs of bytes, one behind the other
     PRODUCT = 5  # rows times packed weights
+    MOVE = 6  # elements from one strided layout to another
+    RESIZE = 7  # rows from places between rows
 
 
 class Params:
@@ -336,6 +338,61 @@ class ProductForm(Params):
         return self.rows * self.out_features
 
 
-FORM_LAYOUTS = (WindowForm, WalkForm, RowsForm, ProductForm)
-STAGE_FORMS = (WindowForm, WalkForm, RowsForm)
+@dataclass(frozen=True)
+class MoveForm(Params):
+    """Elements from one strided layout to another. Of a stage, the outermost dimension counts rows."""
+
+    form = Form.MOVE
+    input: Ref
+    output: Ref
+    element_bytes: U32
+    dims: Dims
+    input_strides: Strides
+    output_strides: Strides
+
+    @property
+    def rows(self) -> int:
+        """Rows that the call has when it is a stage of a cascade."""
+        return self.dims[0]
+
+    def moved(self) -> int:
+        return 2 * prod(self.dims) * self.element_bytes
+
+    def written(self) -> int:
+        rows = self.output.rows or self.dims[0]
+        return span((rows, *self.dims[1:]), self.output_strides, self.element_bytes)
+
+
+@dataclass(frozen=True)
+class ResizeForm(Params):
+    """Rows y0 <= y < y1 of a dense feature map, made of rows of another that a table names."""
+
+    form = Form.RESIZE
+    input: Ref
+    output: Ref
+    tables: Ref
+    batch: Annotated[U32, Range(1, 0xFFFF)]
+    in_h: Annotated[U32, Range(1, 0xFFFF)]
+    in_w: Annotated[U32, Range(1, 0xFFFF)]
+    out_h: Annotated[U32, Range(1, 0xFFFF)]
+    out_w: Annotated[U32, Range(1, 0xFFFF)]
+    channels: Annotated[U32, Range(1, 0xFFFF)]
+    y0: U32
+    y1: U32
+
+    @property
+    def rows(self) -> int:
+        """Rows that the call has when it is a stage of a cascade."""
+        return self.out_h
+
+    def moved(self) -> int:
+        rows = self.in_h * self.in_w * (self.y1 - self.y0) // self.out_h + (self.y1 - self.y0) * self.out_w
+        return self.batch * self.channels * rows
+
+    def written(self) -> int:
+        return self.batch * (self.output.rows or self.out_h) * self.out_w * self.channels
+
+
+FORM_LAYOUTS = (WindowForm, WalkForm, RowsForm, ProductForm, MoveForm, ResizeForm)
+STAGE_FORMS = (WindowForm, WalkForm, RowsForm, MoveForm, ResizeForm)
 """What can be a stage of a cascade: a call of these can be narrowed to rows."""

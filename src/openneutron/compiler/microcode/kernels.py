@@ -26,10 +26,12 @@ from openneutron.compiler.microcode.expression import (
 )
 from openneutron.compiler.microcode.forms import (
     Array,
+    MoveForm,
     Params,
     PoolForm,
     ProductForm,
     Ref,
+    ResizeForm,
     RowsForm,
     WalkForm,
     WindowForm,
@@ -130,22 +132,10 @@ class Prefetch(Params):
 
 
 @dataclass(frozen=True)
-class Copy(Params):
+class Copy(MoveForm):
     """Copy elements between two strided layouts; strides in bytes, an input stride may be negative or 0."""
 
     kernel = Kernel.COPY
-    input: Ref
-    output: Ref
-    element_bytes: U32
-    dims: Dims
-    input_strides: Strides
-    output_strides: Strides
-
-    def moved(self) -> int:
-        return 2 * prod(self.dims) * self.element_bytes
-
-    def written(self) -> int:
-        return span(self.dims, self.output_strides, self.element_bytes)
 
 
 @dataclass(frozen=True)
@@ -520,25 +510,10 @@ class Softmax(Params):
 
 
 @dataclass(frozen=True)
-class ResizeBilinear(Params):
+class ResizeBilinear(ResizeForm):
     """int8 bilinear resize, NHWC; `tables` holds int32 (low, high, fraction/1024) per row, then column."""
 
     kernel = Kernel.RESIZE_BILINEAR
-    input: Ref
-    output: Ref
-    tables: Ref
-    batch: Annotated[U32, Range(1, 0xFFFF)]
-    in_h: Annotated[U32, Range(1, 0xFFFF)]
-    in_w: Annotated[U32, Range(1, 0xFFFF)]
-    out_h: Annotated[U32, Range(1, 0xFFFF)]
-    out_w: Annotated[U32, Range(1, 0xFFFF)]
-    channels: Annotated[U32, Range(1, 0xFFFF)]
-
-    def moved(self) -> int:
-        return self.batch * self.channels * (self.in_h * self.in_w + self.out_h * self.out_w)
-
-    def written(self) -> int:
-        return self.batch * self.out_h * self.out_w * self.channels
 
 
 @dataclass(frozen=True)

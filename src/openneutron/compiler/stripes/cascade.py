@@ -10,6 +10,7 @@ bottom.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -67,6 +68,7 @@ class Wave:
     """
 
     def __init__(self, maps: RowMaps, sink: Stage, height: int, pace: int = 1, mirrored: bool = False):
+        height = -(-height // sink.unit) * sink.unit
         count = -(-sink.height // height) * pace
         self.stripes = np.minimum(np.arange(1, count + 1) // pace * height, sink.height)
         self._pace = pace
@@ -93,7 +95,7 @@ class Wave:
         else:  # only what comes after the cascade reads it: at the same pace
             count = len(self.stripes)
             made = -(-np.arange(1, count + 1) * stage.height // count)
-        self._push(stage, made)
+        self._push(stage, -(-made // stage.unit) * stage.unit)
 
     def rolling_rows(self, number: int) -> int:
         """The rows a buffer needs in memory if all its makers and readers are here; 0 for all of them."""
@@ -103,7 +105,9 @@ class Wave:
         low = np.minimum.reduce([reach.low(_before(at)) for reach, at in readers])
         for made in makers:
             low = np.minimum(low, _before(made))  # also rows nobody reads have a place
-        rows = int(np.max(np.maximum.reduce(makers) - low))
+        units = (s.unit for s in self.stages if self._maps.number[s.output] == number)
+        unit = math.lcm(*units)  # whoever makes several rows at a time finds them behind one another
+        rows = -(-int(np.max(np.maximum.reduce(makers) - low)) // unit) * unit
         return rows if rows < self._maps.rows[number] else 0
 
     def _push(self, stage: Stage, made: np.ndarray) -> None:
@@ -126,14 +130,19 @@ class Wave:
     def steps(self) -> tuple[Step, ...]:
         """The steps in order."""
         result = []
-        order = list(zip(range(len(self.stages)), reversed(self.stages), reversed(self.made), strict=True))
+        order: list[tuple[int, Stage, np.ndarray]] = []
+        records = 0
+        for stage, made in zip(reversed(self.stages), reversed(self.made), strict=True):
+            order.append((records, stage, made))
+            records += len(stage.works)
         for t in range(len(self.stripes)):
             for number, stage, made in order:
                 begin, end = int(made[t - 1]) if t else 0, int(made[t])
                 if self._mirrored:
                     begin, end = stage.height - end, stage.height - begin
                 if begin < end:
-                    result.append(Step(number, begin, end))
+                    calls = range(number, number + len(stage.works))
+                    result += [Step(call, begin // stage.unit, end // stage.unit) for call in calls]
         return tuple(result)
 
 

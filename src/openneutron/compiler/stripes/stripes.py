@@ -18,7 +18,7 @@ from openneutron.compiler.emit.selection import broadcast_strides, dense_strides
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.cost import RowWork, row_work
 from openneutron.compiler.microcode.format import KernelCall
-from openneutron.litert.ir import Op, Tensor
+from openneutron.litert.ir import Builtin, Op, Tensor
 from openneutron.target import Target
 
 MOST_ROWS = 0xFFFF  # what a step can count
@@ -27,7 +27,10 @@ MOST_KERNEL_ROWS = mc.limit_of(mc.DepthwiseConv2D, "MOST_ROWS")  # what every wi
 
 @dataclass(frozen=True)
 class Reach:
-    """Output row y reads rows y * stride - pad .. y * stride - pad + extent - 1 of an input, inside of it."""
+    """Output row y reads rows y * stride - pad .. y * stride - pad + extent - 1 of an input, inside of it.
+
+    Where an operator makes several rows at a time, `unit` of them, y counts these.
+    """
 
     tensor: Tensor
     stride: int
@@ -36,15 +39,16 @@ class Reach:
     height: int  # of the input
     out_height: int
     planes: int = 1  # of the input: more if no row of it holds all channels
+    unit: int = 1
 
     def top(self, made: np.ndarray) -> np.ndarray:
         """Input rows that must exist before `made` output rows can."""
-        rows = (made - 1) * self.stride - self.pad + self.extent
+        rows = (-(-made // self.unit) - 1) * self.stride - self.pad + self.extent
         return np.where(made > 0, np.clip(rows, 0, self.height), 0)
 
     def low(self, made: np.ndarray) -> np.ndarray:
         """The first input row still needed when `made` output rows are done."""
-        rows = np.clip(made * self.stride - self.pad, 0, self.height)
+        rows = np.clip(made // self.unit * self.stride - self.pad, 0, self.height)
         return np.where(made < self.out_height, rows, self.height)
 
     def begins(self, low: np.ndarray, nbytes: int) -> np.ndarray:
@@ -55,7 +59,8 @@ class Reach:
     @cached_property
     def mirrored(self) -> Reach:
         """The same with rows counted from the bottom."""
-        pad = (self.out_height - 1) * self.stride + self.extent - self.pad - self.height
+        last = self.out_height // self.unit - 1
+        pad = last * self.stride + self.extent - self.pad - self.height
         return replace(self, pad=pad)
 
 
@@ -64,13 +69,22 @@ class Stage:
     """An operator that can be computed in stripes of rows."""
 
     op: Op
-    call: KernelCall
+    unit: int  # rows that are made together; its calls count these
     height: int
     row_bytes: int
     reads: tuple[Reach, ...]
     whole: tuple[Tensor, ...]  # activations that must be complete before it starts
-    work: RowWork
+    works: tuple[RowWork, ...]  # of its calls
     output: Tensor
+
+    @cached_property
+    def work(self) -> RowWork:
+        """The work of all calls, for each output row."""
+        compute, moved = (
+            sum(getattr(w, name) for w in self.works) / self.unit for name in ("compute", "moved")
+        )
+        constants, start = (sum(getattr(w, name) for w in self.works) for name in ("constants", "start"))
+        return RowWork(compute, moved, constants, self.works[0].bytes_per_cycle, start)
 
 
 def is_map(tensor: Tensor) -> bool:
@@ -89,49 +103,162 @@ def rows_of(tensor: Tensor) -> int:
 
 def stage_of(op: Op, calls: Sequence[KernelCall], target: Target) -> Stage | None:
     """The operator as a stage, given the calls that compute it whole; None if it cannot be one."""
-    if len(calls) != 1 or len(op.outputs) != 1:
+    if not calls or len(op.outputs) != 1:
         return None
     out = op.output
     if not is_map(out) or not 1 < rows_of(out) <= MOST_ROWS:
         return None
-    call = by_rows(op, calls[0], lambda tensor: dense_strides(tensor.shape))
+    rows = by_rows(op, calls, lambda tensor: dense_strides(tensor.shape))
+    if rows is None:
+        return None
+    narrow = [call for call in rows if isinstance(call, mc.STAGE_FORMS)]
+    found = _reads(op, narrow) if len(narrow) == len(calls) else None
+    if found is None or not found.reads:
+        return None
     height, row = rows_of(out), out.nbytes // rows_of(out)
+    works = tuple(row_work(call, height // found.unit, target) for call in narrow)
+    return Stage(op, found.unit, height, row, found.reads, found.whole, works, out)
+
+
+@dataclass(frozen=True)
+class _Reads:
+    """What a stage reads by rows and what as a whole."""
+
+    reads: tuple[Reach, ...]
+    whole: tuple[Tensor, ...] = ()
+    unit: int = 1
+
+
+def _reads(op: Op, calls: Sequence[Any]) -> _Reads | None:
     activations = list(dict.fromkeys(t for t in op.inputs if t is not None and not t.is_const))
-    reads: list[Reach] = []
-    whole: list[Tensor] = []
-    if not isinstance(call, mc.STAGE_FORMS):
+    if isinstance(calls[0], mc.MoveForm):
+        return _moved(op, calls)
+    if op.kind is Builtin.TRANSPOSE_CONV:
+        return _phases(op, calls)
+    if len(calls) != 1:
         return None
-    if isinstance(call, mc.WindowForm):
-        w = call.window
-        extent = (w.kernel_h - 1) * w.dilation_h + 1
-        planes = w.in_c if call.input_in_planes else 1
-        reads = [Reach(op.operand(0), w.stride_h, w.pad_top, extent, w.in_h, w.out_h, planes)]
-    if isinstance(call, mc.WindowForm) and call.input_in_planes:  # the input is there as a whole
-        whole = activations
-        fits = call.output.row == row and call.window.out_h == height
-    elif isinstance(call, mc.WindowForm):
-        fits = (
-            activations == [op.operand(0)]
-            and w.batch == 1
-            and (w.in_h, w.out_h) == (rows_of(op.operand(0)), height)
-            and (call.input.row, call.output.row) == (w.in_w * w.in_c, row)
-        )
-    else:
-        reads = [Reach(t, 1, 0, 1, height, height) for t in activations if t.shape == out.shape]
-        whole = [t for t in activations if t.shape != out.shape]
-        axis = out.rank - _row_axis(out)  # of rows, counted from the end: 3 or 2
-        fits = bool(reads) and all(t.rank < axis or t.shape[-axis] == 1 for t in whole)
-        fits = fits and out.dtype in ("int8", "uint8")
-    if not fits:
-        return None
-    return Stage(op, call, height, row, tuple(reads), tuple(whole), row_work(call, height, target), out)
+    if isinstance(calls[0], mc.WindowForm):
+        return _window(op, calls[0], activations)
+    if isinstance(calls[0], mc.ResizeForm):
+        return _between(op)
+    out = op.output
+    reads = [Reach(t, 1, 0, 1, rows_of(out), rows_of(out)) for t in activations if t.shape == out.shape]
+    whole = [t for t in activations if t.shape != out.shape]
+    axis = out.rank - _row_axis(out)  # of rows, counted from the end: 3 or 2
+    fits = all(t.rank < axis or t.shape[-axis] == 1 for t in whole) and out.dtype in ("int8", "uint8")
+    return _Reads(tuple(reads), tuple(whole)) if fits else None
 
 
-def by_rows(op: Op, call: KernelCall, strides_of: Callable[[Tensor], list[int]]) -> KernelCall:
-    """The call with its rows counted by the outermost dimension, as a cascade needs it.
+def _window(op: Op, call: mc.WindowForm, activations: list[Tensor]) -> _Reads | None:
+    w, source, out = call.window, op.operand(0), op.output
+    planes = w.in_c if call.input_in_planes else 1
+    reach = Reach(source, w.stride_h, w.pad_top, _extent(w), w.in_h, w.out_h, planes)
+    fits = w.out_h == rows_of(out) and call.output.row == out.nbytes // w.out_h
+    if call.input_in_planes:  # the input is there as a whole
+        return _Reads((reach,), tuple(activations)) if fits else None
+    fits = fits and activations == [source] and w.batch == 1
+    fits = fits and w.in_h == rows_of(source) and call.input.row == w.in_w * w.in_c
+    return _Reads((reach,)) if fits else None
+
+
+def _extent(w: mc.Window) -> int:
+    return (w.kernel_h - 1) * w.dilation_h + 1
+
+
+def _phases(op: Op, calls: Sequence[Any]) -> _Reads | None:
+    """A transposed convolution: every phase of the stride is a window over the same rows."""
+    source, out, unit = op.operand(2), op.output, int(op.options["strideH"])
+    height = rows_of(out)
+    if source.shape[1] == 1 or height % unit or any(call.window.out_h != height // unit for call in calls):
+        return None
+    windows = [call.window for call in calls]
+    reads = (Reach(source, 1, w.pad_top, _extent(w), w.in_h, height, 1, unit) for w in windows)
+    return _Reads(tuple(dict.fromkeys(reads)), (), unit)
+
+
+def _between(op: Op) -> _Reads | None:
+    """A resize to a multiple, whose rows lie between two rows near them, or on them."""
+    source, out = op.operand(0), op.output
+    factor, rest = divmod(out.shape[1], source.shape[1])
+    if rest or source.shape[1] == 1 or op.options.get("alignCorners") or factor & (factor - 1):
+        return None  # what is no power of two is rounded, and drifts
+    return _Reads((Reach(source, 1, 1, 3, source.shape[1], out.shape[1], 1, factor),))
+
+
+def _moved(op: Op, calls: Sequence[mc.MoveForm]) -> _Reads | None:
+    """Copies row by row: a concatenation's parts, or one that makes several rows of one."""
+    out, parts = op.output, op.inputs[: len(calls)]
+    if op.kind is Builtin.CONCATENATION and len(op.inputs) != len(calls):
+        return None
+    unit = rows_of(out) // calls[0].dims[0]
+    reads = []
+    for call, t in zip(calls, parts, strict=True):
+        if t is None or t.is_const or not is_map(t) or rows_of(t) * unit != rows_of(out):
+            return None
+        steps = call.input_strides[0], call.output_strides[0]
+        if steps != (t.nbytes // rows_of(t), unit * out.nbytes // rows_of(out)):
+            return None
+        reads.append(Reach(t, 1, 0, 1, rows_of(t), rows_of(out), 1, unit))
+    return _Reads(tuple(dict.fromkeys(reads)), (), unit)
+
+
+def by_rows(
+    op: Op, calls: Sequence[KernelCall], strides_of: Callable[[Tensor], list[int]]
+) -> list[KernelCall] | None:
+    """The calls with their rows counted by the outermost dimension, as a cascade needs them, if they can be.
 
     `strides_of` gives the bytes between neighbours along every axis of a tensor.
     """
+    if op.kind is Builtin.TRANSPOSE_CONV:
+        return [_in_units(call, int(op.options["strideH"])) for call in calls]
+    if any(isinstance(call, mc.MoveForm) for call in calls):
+        return _copies_by_rows(op, calls)
+    if len(calls) != 1:
+        return None
+    return [_call_by_rows(op, calls[0], strides_of)]
+
+
+def _in_units(call: Any, unit: int) -> Any:
+    """A call that writes every `unit`-th row of a rolling buffer: it counts in these."""
+    ref = call.output.ref
+    return replace(call, output=replace(call.output, ref=replace(ref, rows=ref.rows // unit)))
+
+
+def _copies_by_rows(op: Op, calls: Sequence[KernelCall]) -> list[KernelCall] | None:
+    if op.kind not in (Builtin.CONCATENATION, Builtin.RESIZE_NEAREST_NEIGHBOR, Builtin.DEPTH_TO_SPACE):
+        return None
+    height = rows_of(op.output if op.kind is Builtin.CONCATENATION else op.operand(0))
+    unit = rows_of(op.output) // height
+    result: list[KernelCall] = []
+    for call in calls:
+        if not isinstance(call, mc.MoveForm):
+            return None
+        first = next((i for i, d in enumerate(call.dims) if d != 1), 0)
+        each, rest = divmod(call.dims[first], height)
+        if rest or (first == 0 and each != 1):
+            return None
+        pad = [1] * (first - (each > 1))
+        split = [each] if each > 1 else []
+
+        def outer(strides: Sequence[int], first: int = first, each: int = each) -> tuple[int, ...]:
+            inner = [strides[first]] if each > 1 else []
+            return (strides[first] * each, *[0] * (first - len(inner)), *inner, *strides[first + 1 :])
+
+        output = replace(call.output, rows=call.output.rows // unit)
+        dims = (height, *pad, *split, *call.dims[first + 1 :])
+        result.append(
+            replace(
+                call,
+                output=output,
+                dims=dims,
+                input_strides=outer(call.input_strides),
+                output_strides=outer(call.output_strides),
+            )
+        )
+    return result
+
+
+def _call_by_rows(op: Op, call: KernelCall, strides_of: Callable[[Tensor], list[int]]) -> KernelCall:
     out = op.output
     height, row = rows_of(out), out.nbytes // rows_of(out)
     if isinstance(call, mc.WindowForm):

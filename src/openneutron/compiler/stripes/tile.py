@@ -110,17 +110,16 @@ class StepTimeline:
         wave = Wave(self.maps, sink, height, pace)
         alive = sum(aligned(b.nbytes) for b, (first, end) in self.lives.items() if first <= last <= end)
         cycles = 0.0
-        rolled = constants = 0
+        rolled = constants = records = 0
         read: dict[int, set[Tensor]] = {}
         whole: set[int] = set()
         own = added_cycles(sink, wave.made[0], alone=False)
         for first in range(last, -1, -1):
             stage = self.stages[first]
-            if (
-                stage is None
-                or len(wave.stages) * len(wave.stripes) > MOST_STEPS
-                or last - first >= self.longest
-            ):
+            if stage is None or last - first >= self.longest:
+                return
+            records += len(stage.works)
+            if records > MOST_STAGES or records * len(wave.stripes) > MOST_STEPS:
                 return
             if first < last:
                 number = self.maps.number[stage.output]
@@ -169,8 +168,8 @@ class StepTimeline:
         total = 0.0
         for cascade in cascades:
             stages = [s for s in self.stages[cascade.first : cascade.last + 1] if s is not None]
-            works = [stage.work for stage in stages]
-            whole = sum(stage.work.cycles(stage.height, True) for stage in stages)
+            works = [work for stage in stages for work in stage.works]
+            whole = sum(w.cycles(stage.height // stage.unit, True) for stage in stages for w in stage.works)
             total += max(steps_cycles(works, cascade.down), steps_cycles(works, cascade.up)) - whole
         return total
 
