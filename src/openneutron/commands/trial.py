@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import linecache
 import logging
 import math
 import shlex
@@ -335,3 +336,13 @@ def _quiet() -> Iterator[None]:
     finally:
         logging.disable(logging.NOTSET)
         torch.set_num_threads(threads)
+        _forget_sources()
+
+
+def _forget_sources() -> None:
+    """Drop the text of every traced graph: torch.fx keeps them all for tracebacks, some 150 a trial."""
+    from torch.fx.graph_module import _loader
+
+    for name in _loader.eval_cache:
+        linecache.cache.pop(name, None)
+    _loader.eval_cache.clear()

@@ -14,6 +14,7 @@ from executorch.exir.backend.utils import is_same_node
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch._subclasses.fake_tensor import FakeTensorMode, _DispatchCacheBypassEntry
+from torch.ao.quantization.fx.utils import assert_and_get_unique_device
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torchao.utils import _assert_and_get_unique_device
@@ -270,6 +271,7 @@ def forget_models() -> None:
     """Let go of what was compiled: torch, torchao and ExecuTorch remember it as long as the process lives."""
     is_same_node.cache_clear()
     _assert_and_get_unique_device.cache_clear()
+    assert_and_get_unique_device.cache_clear()
     cache = FakeTensorMode.cache
     for key, entry in list(cache.items()):
         if key.key[0] is executorch_call_delegate or isinstance(entry, _DispatchCacheBypassEntry):
