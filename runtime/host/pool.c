@@ -16,11 +16,12 @@
 
 #define SPINS 4000u /* pauses, some dozens of microseconds, before a thread sleeps or lets others run */
 
-#define NOT_YET UINT32_MAX /* in place of a part: work is being published */
+#define MOST_SHARES 32u /* bits of half a ticket */
 
 typedef struct {
     NeutronPool *pool;
     pthread_t thread;
+    uint32_t number; /* from 1; the caller is 0 */
 } Worker;
 
 struct NeutronPool {
@@ -29,8 +30,9 @@ struct NeutronPool {
     uint32_t started;
     unsigned process; /* how often the process had forked: a child has the memory, but not the threads */
     atomic_flag busy;
-    /* Which piece of work it is (upper half) and the next part of it that nobody has taken (lower half). Whoever
-     * moves it on has the part, and knows that what was read of the work before belongs to it. */
+    /* Which piece of work it is (upper half) and which shares of it are taken, a bit each (lower half; those that do
+     * not exist are). Whoever sets a bit has the share, and knows that what was read of the work before belongs to it.
+     */
     atomic_ullong ticket;
     atomic_uint parts, done;
     _Atomic(NeutronTask) task;
@@ -48,17 +50,26 @@ static void count_fork(void) { atomic_fetch_add(&forks, 1); }
 
 static void watch_forks(void) { (void)pthread_atfork(NULL, NULL, count_fork); }
 
-/* Take parts of the present work until there are none; returns the work's number. */
-static unsigned long long take_parts(NeutronPool *pool) {
+/* The first share from `number` on that nobody has taken; there is one. */
+static uint32_t choose(uint32_t taken, uint32_t number, uint32_t shares) {
+    uint32_t share = number % shares;
+    while (taken >> share & 1u) share = share + 1u < shares ? share + 1u : 0u;
+    return share;
+}
+
+/* Take shares of the present work until there are none; returns the work's number. A thread begins with the share of
+ * its own number: what it wrote in the call before, and reads in this one, is in its cache. */
+static unsigned long long take_shares(NeutronPool *pool, uint32_t number) {
     for (;;) {
         unsigned long long ticket = atomic_load(&pool->ticket);
-        uint32_t part = (uint32_t)ticket;
-        if (part == NOT_YET) continue;
-        NeutronTask task = atomic_load_explicit(&pool->task, memory_order_relaxed);
+        const uint32_t taken = (uint32_t)ticket;
+        if (taken == UINT32_MAX) return ticket >> 32;
+        const NeutronTask task = atomic_load_explicit(&pool->task, memory_order_relaxed);
         void *argument = atomic_load_explicit(&pool->argument, memory_order_relaxed);
-        if (part >= atomic_load_explicit(&pool->parts, memory_order_relaxed)) return ticket >> 32;
-        if (!atomic_compare_exchange_weak(&pool->ticket, &ticket, ticket + 1u)) continue;
-        task(argument, part);
+        const uint32_t parts = atomic_load_explicit(&pool->parts, memory_order_relaxed);
+        const uint32_t shares = parts < MOST_SHARES ? parts : MOST_SHARES, share = choose(taken, number, shares);
+        if (!atomic_compare_exchange_weak(&pool->ticket, &ticket, ticket | 1ull << share)) continue;
+        for (uint32_t part = share; part < parts; part += shares) task(argument, part);
         atomic_fetch_add_explicit(&pool->done, 1, memory_order_release);
     }
 }
@@ -76,20 +87,20 @@ static void wait_for_work(NeutronPool *pool, unsigned long long seen) {
 }
 
 static void *work(void *argument) {
-    NeutronPool *pool = ((Worker *)argument)->pool;
-    while (!atomic_load(&pool->stop)) wait_for_work(pool, take_parts(pool));
+    const Worker *worker = (const Worker *)argument;
+    while (!atomic_load(&worker->pool->stop)) wait_for_work(worker->pool, take_shares(worker->pool, worker->number));
     return NULL;
 }
 
-/* Publish a piece of work. No part of the one before is left, so that no thread can take what is changed here. */
+/* Publish a piece of work. No share of the one before is left, so that no thread can take what is changed here. */
 static void begin(NeutronPool *pool, uint32_t parts, NeutronTask task, void *argument) {
     atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
+    atomic_store_explicit(&pool->parts, parts, memory_order_relaxed);
     atomic_store_explicit(&pool->task, task, memory_order_relaxed);
     atomic_store_explicit(&pool->argument, argument, memory_order_relaxed);
     unsigned long long number = (atomic_load(&pool->ticket) >> 32) + 1u;
-    atomic_store(&pool->ticket, number << 32 | NOT_YET);
-    atomic_store(&pool->parts, parts);
-    atomic_store(&pool->ticket, number << 32);
+    const uint32_t absent = parts < MOST_SHARES ? ~((UINT32_C(1) << parts) - 1u) : 0u;
+    atomic_store(&pool->ticket, number << 32 | absent);
     if (atomic_load(&pool->sleepers) == 0) return;
     pthread_mutex_lock(&pool->mutex);
     pthread_cond_broadcast(&pool->wake);
@@ -103,9 +114,10 @@ static void run(void *context, uint32_t parts, NeutronTask task, void *argument)
         for (uint32_t i = 0; i < parts; ++i) task(argument, i);
         return;
     }
+    const uint32_t shares = parts < MOST_SHARES ? parts : MOST_SHARES;
     begin(pool, parts, task, argument);
-    take_parts(pool);
-    for (uint32_t i = 0; atomic_load_explicit(&pool->done, memory_order_acquire) != parts; ++i) {
+    take_shares(pool, 0);
+    for (uint32_t i = 0; atomic_load_explicit(&pool->done, memory_order_acquire) != shares; ++i) {
         if (i < SPINS) PAUSE();
         else sched_yield();
     }
@@ -124,12 +136,14 @@ NeutronPool *neutron_pool_create(uint32_t count) {
     pthread_once(&watching, watch_forks);
     pool->process = atomic_load(&forks);
     pool->workers = workers;
+    atomic_store(&pool->ticket, UINT32_MAX); /* nothing to take */
     pool->threads = (NeutronThreads){.context = pool, .count = count, .run = run};
     atomic_flag_clear(&pool->busy);
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->wake, NULL);
     for (uint32_t i = 0; i + 1u < count; ++i) {
         workers[i].pool = pool;
+        workers[i].number = i + 1u;
         if (pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0) break; /* fewer will do */
         ++pool->started;
     }

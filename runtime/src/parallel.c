@@ -7,9 +7,6 @@
 
 #define MAX_PARTS 64u
 
-/* Parts for each thread: one that is held up leaves the rest to the others. */
-#define PARTS_EACH 2u
-
 /* Less work than this (multiplications, or bytes where there are none) is done before another thread has begun. */
 #define LEAST_WORK 32768u
 
@@ -113,7 +110,8 @@ int32_t neutron_call(const NeutronMachine *machine, uint32_t kind, const void *p
     if (threads == NULL || threads->count < 2) return neutronKernels[kind](machine, parameters);
     Work work = {.machine = machine, .parameters = parameters, .kind = kind, .form = (NeutronForm)neutron_forms[kind]};
     uint32_t most = shares(&work);
-    work.parts = threads->count * PARTS_EACH < MAX_PARTS ? threads->count * PARTS_EACH : MAX_PARTS;
+    /* One for each thread: every part sets up the kernel anew, and a thread finds in its cache what it wrote before. */
+    work.parts = threads->count < MAX_PARTS ? threads->count : MAX_PARTS;
     if (most < work.parts) work.parts = most;
     if (work.parts < 2) return neutronKernels[kind](machine, parameters);
     threads->run(threads->context, work.parts, run_part, &work);

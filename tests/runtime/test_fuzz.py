@@ -45,7 +45,7 @@ def builder(kind: str) -> Path:
         pytest.skip("no 32-bit compiler (Debian: apt-get install gcc-multilib)")
     flags = ("-m32", *SANITIZE) if kind == "32-bit" else SANITIZE
     extra = (Path(__file__).with_name("fuzz.c"),)
-    return build(f"fuzz-{kind}", *flags, extra=extra, vector=kind == "vector")
+    return build(f"fuzz-{kind}", *flags, extra=extra, machine="x86" if kind == "vector" else "")
 
 
 def fuzz(program: Path, corpus: Path, seconds: int, seed: int) -> tuple[int, int, int]:
