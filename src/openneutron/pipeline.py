@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
+from torchao.quantization.pt2e.quantizer import Quantizer
 
-from openneutron.accuracy.mixed import choose_float
 from openneutron.accuracy.verify import verified
 from openneutron.backends import DEFAULT_CORE, NEUTRON, find_recipe
 from openneutron.converter import find_converter
@@ -46,11 +46,14 @@ from openneutron.quantize.export import (
 from openneutron.quantize.loop import (
     calibrate_and_quantize,
     convert_trained,
+    prepare,
     prepare_to_train,
     train_and_quantize,
 )
-from openneutron.quantize.plan import BALANCED, AccuracyPlan, find_plan
+from openneutron.quantize.plan import BALANCED, EQUALIZE, AccuracyPlan, find_plan
 from openneutron.quantize.refine import Refined
+from openneutron.quantize.train_start import equalize_to_train
+from openneutron.recipes.mixed import choose_float
 from openneutron.recipes.parts import lower_program, make_quantizer
 from openneutron.stopwatch import EXIR, LITERT, MICROCODE, VERIFY, stage
 from openneutron.target import DEFAULT_TARGET, find_target
@@ -71,6 +74,8 @@ def compile_model(
     delegation: CustomDelegationOptions | None = None,
     per_channel: bool = False,
     accuracy: str | AccuracyPlan = BALANCED,
+    keep_float: Collection[str] = (),
+    keep_float_budget: float = 0.0,
     int8_io: bool = False,
     delegate: bool = True,
     etrecord: bool = False,
@@ -81,8 +86,8 @@ def compile_model(
     With `calibration` inputs the model is quantized first; without, it is taken as it is, quantized or not.
     What the NPU cannot compute stays on the CPU, and the result says why; `imxrt700` computes it there in
     int8 where ExecuTorch's Cortex-M backend can. Example inputs in `torch.channels_last` give a program that
-    takes its inputs so. `accuracy` says how much is done when quantizing (fast, balanced or best). `int8_io`
-    drops the quantize and dequantize steps at the program's ends. Without `delegate` everything stays on the
+    takes its inputs so. `accuracy`, `keep_float` and `keep_float_budget` are those of `quantize_model`.
+    `int8_io` drops the quantize and dequantize steps at the ends. Without `delegate` everything stays on the
     CPU, to compare with. Several methods are dictionaries by name. The program is run once here and compared
     with the quantized model, unless `verify` is off. `etrecord` (or the option `use_profiling`) keeps what
     ExecuTorch's Inspector needs to name the nodes of a profile.
@@ -101,7 +106,10 @@ def compile_model(
                 given[name],
                 per_channel=per_channel,
                 accuracy=accuracy,
+                keep_float=keep_float,
+                keep_float_budget=keep_float_budget,
                 recipe=recipe,
+                core=core,
                 options=options,
             )
             for name, method in methods.items()
@@ -233,7 +241,16 @@ def quantize_model(
         return calibrate_and_quantize(
             exported, everything, quantizer, accuracy=plan, watch=told if watch else None, progress=progress
         )
-    return train_and_quantize(_export_to_train(module, example), train_fn, quantizer, everything)
+    training = _export_to_train(module, example)
+    calibration = list(everything)
+    if EQUALIZE in plan.methods:
+        calibrating = make_quantizer(
+            recipe, _options(options, target), False, per_channel, keep_float, example
+        )
+        result = equalize_to_train(training, _prepared(module, example, calibrating), calibration)
+        if watch is not None:
+            watch(Refined(plan.name, [result]))
+    return train_and_quantize(training, train_fn, quantizer, calibration)
 
 
 def prepare_qat(
@@ -243,14 +260,20 @@ def prepare_qat(
     recipe: str = NEUTRON.name,
     options: CompileOptions | None = None,
     per_channel: bool = False,
+    calibration_inputs: Iterable[Inputs] = (),
 ) -> GraphModule:
     """A copy of the model with fake quantization in place, to be trained by a loop of your own.
 
-    `train()` and `eval()` work on it as on any module; give it to `convert_qat` when it is trained.
+    `train()` and `eval()` work on it as on any module; give it to `convert_qat` when it is trained. With
+    calibration inputs training starts from the equalized model, if int8 is better with it.
     """
     example = plain_inputs(as_tuple(example_inputs))
     quantizer = make_quantizer(recipe, _options(options), True, per_channel, example=example)
-    return prepare_to_train(_export_to_train(module, example), quantizer)
+    training = _export_to_train(module, example)
+    if calibration := _samples(calibration_inputs):
+        calibrating = make_quantizer(recipe, _options(options), False, per_channel, example=example)
+        equalize_to_train(training, _prepared(module, example, calibrating), calibration)
+    return prepare_to_train(training, quantizer)
 
 
 def convert_qat(prepared: GraphModule, calibration_inputs: Iterable[Inputs] = ()) -> GraphModule:
@@ -266,6 +289,12 @@ def _export_to_train(module: Model, example_inputs: Inputs) -> GraphModule:
     if isinstance(module, torch.nn.Module):
         module = copy.deepcopy(module).train()
     return copy.deepcopy(export_model(module, example_inputs).module(check_guards=False))
+
+
+def _prepared(module: Model, example_inputs: Inputs, quantizer: Quantizer) -> GraphModule:
+    if isinstance(module, torch.nn.Module):
+        module = copy.deepcopy(module).eval()
+    return prepare(export_model(module, example_inputs), quantizer)
 
 
 def _samples(values: Iterable[Any]) -> list[Inputs]:

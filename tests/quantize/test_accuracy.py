@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 from torch import nn
+from torchao.quantization.pt2e.fake_quantize import disable_fake_quant, enable_fake_quant
 from torchao.quantization.pt2e.observer import HistogramObserver
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
@@ -234,3 +235,41 @@ def test_a_stream_is_not_kept():
     kept = Kept()
     assert sum(1 for _ in kept.watch(samples(1)[0] for _ in range(3 * KEPT))) == 3 * KEPT
     assert len(kept.samples) == KEPT
+
+
+class Normed(nn.Module):
+    """Convolutions with batch norms, and one without, between channels of very different size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm = nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)
+        self.second, self.last = nn.Conv2d(16, 16, 3, padding=1), nn.Conv2d(16, 8, 1)
+        with torch.no_grad():
+            scale = 100 ** torch.rand(16)
+            self.norm.weight /= scale
+            self.second.weight *= scale.reshape(1, -1, 1, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.norm(self.first(x)))
+        return self.last(torch.relu(self.second(x))).mean((2, 3))
+
+
+def test_training_starts_from_the_equalized_model():
+    module, data = Normed().eval(), samples(8)
+    seen = {}
+
+    def error(accuracy: str) -> float:
+        def train(prepared: torch.fx.GraphModule) -> None:
+            prepared.apply(disable_fake_quant)
+            with torch.no_grad():
+                seen[accuracy] = prepared(*data[0])  # in training, where a norm takes the batch as its measure
+            prepared.apply(enable_fake_quant)
+
+        quantized = quantize_model(module, data, qat=True, train_fn=train, accuracy=accuracy)
+        with torch.no_grad():
+            return float(sum((quantized(*x) - module(*x)).square().sum() for x in data))
+
+    before, after = error("fast"), error("balanced")
+    torch.testing.assert_close(seen["balanced"], seen["fast"], rtol=1e-4, atol=1e-4)
+    assert after < 0.5 * before

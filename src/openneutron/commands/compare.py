@@ -108,8 +108,8 @@ def _with_budget(
     """The layers to keep float: those named, and those that a budget pays for."""
     if not args.keep_float_budget:
         return tuple(args.keep_float)
-    from openneutron.accuracy.mixed import choose_float
     from openneutron.quantize.plan import find_plan
+    from openneutron.recipes.mixed import choose_float
     from openneutron.report.terminal import kept_float_text
 
     with steps.step("Choosing what to keep float", bar=True) as advance:

@@ -7,7 +7,7 @@ hundred times smaller than the largest has one or two bits; afterwards it has al
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -31,6 +31,8 @@ class Equalized:
     layers: int
     channels: int
     largest: float  # the largest factor
+    # By the name of a layer's weight: what its output channels are divided by, its input channels multiplied.
+    factors: dict[str, tuple[np.ndarray | None, np.ndarray | None]] = field(default_factory=dict, repr=False)
 
 
 def equalize(
@@ -76,7 +78,12 @@ def equalize(
     changed = used[np.abs(np.log(factor[used])) > 0.01] if used.size else used
     touched = [la for la, ids in channels.outputs.items() if np.isin(ids, changed).any()]
     most = float(np.exp(np.abs(np.log(factor)).max(initial=0.0)))
-    return Equalized(len(touched), int(changed.size), most)
+    sides = (channels.outputs, channels.inputs)
+    factors = {
+        str(layer.weight.target): tuple(factor[side[layer]] if layer in side else None for side in sides)
+        for layer in layers
+    }
+    return Equalized(len(touched), int(changed.size), most, factors)
 
 
 def trade_clamps(prepared: GraphModule, reached: dict[Node, Tensor]) -> int:
@@ -117,13 +124,13 @@ def _limits(channels: Channels, reached: dict[Node, Tensor] | None) -> tuple[np.
 
 def _scaled(layer: Layer, weight: Tensor, channels: Channels, factor: np.ndarray) -> Tensor:
     if layer in channels.outputs:
-        weight = weight / _along(layer, weight, factor[channels.outputs[layer]], output=True)
+        weight = weight / along(layer, weight, factor[channels.outputs[layer]], output=True)
     if layer in channels.inputs:
-        weight = weight * _along(layer, weight, factor[channels.inputs[layer]], output=False)
+        weight = weight * along(layer, weight, factor[channels.inputs[layer]], output=False)
     return weight
 
 
-def _along(layer: Layer, weight: Tensor, values: np.ndarray, output: bool) -> Tensor:
+def along(layer: Layer, weight: Tensor, values: np.ndarray, output: bool) -> Tensor:
     """One factor per channel in the shape that multiplies a weight."""
     found = torch.from_numpy(np.ascontiguousarray(values)).to(weight.dtype)
     if output or layer.transposed:

@@ -45,7 +45,7 @@ def calibrate_and_quantize(
     if is_qat:
         return train_and_quantize(model, train_fn or (lambda prepared: None), quantizer, calibration_inputs)
     with stage(TORCHAO):
-        prepared = prepare_pt2e(run_passes(_module_of(model), BEFORE_PREPARE, PTQ), quantizer)
+        prepared = prepare(model, quantizer)
     with stage(ACCURACY):
         plan = find_plan(accuracy)
         prepared, refined = calibrate(prepared, calibration_inputs, plan, progress, watch is not None)
@@ -53,6 +53,11 @@ def calibrate_and_quantize(
             watch(refined)
     with stage(TORCHAO):
         return convert_pt2e(prepared)
+
+
+def prepare(model: GraphModule | ExportedProgram, quantizer: Quantizer) -> GraphModule:
+    """The model with observers in place, to be calibrated."""
+    return prepare_pt2e(run_passes(_module_of(model), BEFORE_PREPARE, PTQ), quantizer)
 
 
 def train_and_quantize(

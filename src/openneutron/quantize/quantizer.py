@@ -39,7 +39,7 @@ class NeutronQuantizer(Quantizer):
         self.per_channel = per_channel
         self._scheme = Scheme(is_qat, per_channel)
         self._find = find
-        self._keep_float = tuple(keep_float)
+        self.keep_float = tuple(keep_float)
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Bring the graph into the form the operator table describes; its results stay the same."""
@@ -50,7 +50,7 @@ class NeutronQuantizer(Quantizer):
         """Say of every tensor how it is to be quantized."""
         with stage(QUANTIZER):
             islands = self.neutron_target_spec.converter == OPEN
-            Annotator(self._scheme, self._find, self._keep_float, islands=islands).annotate(model)
+            Annotator(self._scheme, self._find, self.keep_float, islands=islands).annotate(model)
         return model
 
     def validate(self, model: GraphModule) -> None:

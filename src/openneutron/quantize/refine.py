@@ -88,7 +88,7 @@ def calibrate(
         fail("ON209", "calibration", "there are no calibration inputs", "Give at least one tuple of inputs.")
     results, original = [], prepared
     if EQUALIZE in plan.methods:
-        prepared, result = _equalized(prepared, first, plan.thorough)
+        prepared, _, result = equalized(prepared, first, plan.thorough)
         results.append(result)
     kept = Kept()
     observe(prepared, kept.watch(chain(first, stream)))
@@ -100,10 +100,10 @@ def calibrate(
     return model, Refined(plan.name, found, refined.quality, prepared, original, peak)
 
 
-def _equalized(
+def equalized(
     prepared: GraphModule, samples: Sequence[Sample], thorough: bool
-) -> tuple[GraphModule, MethodResult]:
-    """The equalized model, if it is better on a few samples."""
+) -> tuple[GraphModule, Equalized, MethodResult]:
+    """The equalized model, if it is better on a few samples, how it was scaled, and what that gives."""
     start = time.monotonic()
     most = affordable(prepared, 256 << 20, 16, len(samples))
     everything, samples = samples, spread_over(samples, affordable(prepared, 32 << 20, 3, 8))
@@ -142,7 +142,7 @@ def _equalized(
     )
     kept = chosen is not prepared
     took = time.monotonic() - start
-    return chosen, MethodResult(EQUALIZE, text, before.sqnr_db, best.sqnr_db, kept, took)
+    return chosen, what, MethodResult(EQUALIZE, text, before.sqnr_db, best.sqnr_db, kept, took)
 
 
 def observe(prepared: GraphModule, samples: Iterable[Sample]) -> None:

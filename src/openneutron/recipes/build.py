@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from executorch.export import ExportRecipe, LoweringRecipe, QuantizationRecipe
@@ -17,10 +17,13 @@ from openneutron.package.before_edge import goes_before_edge, take_partitions
 from openneutron.partition.partitioner import spellings
 from openneutron.passes import BEFORE_PREPARE, PTQ, QAT, run_passes
 from openneutron.passes.constants import fold_quantized
+from openneutron.quantize.export import as_tuple
 from openneutron.quantize.plan import BALANCED, AccuracyPlan, find_plan
 from openneutron.quantize.refine import calibrate
 from openneutron.quantize.samples import Kept
+from openneutron.recipes.mixed import choose_float
 from openneutron.recipes.parts import lowering_of, make_quantizer
+from openneutron.tensors import plain_inputs
 
 Samples = Callable[[], Iterable[tuple[Any, ...]]]
 Train = Callable[[GraphModule], Any]
@@ -32,13 +35,17 @@ def get_neutron_recipe(
     options: CompileOptions | None = None,
     per_channel: bool = False,
     accuracy: str | AccuracyPlan = BALANCED,
+    keep_float_budget: float = 0.0,
     calibration_inputs_fn: Samples | None = None,
     train_fn: Train | None = None,
     dynamic_batch_size: bool = False,
 ) -> ExportRecipe:
-    """The recipe for the NPU; what it does not take stays float on the CPU."""
+    """The recipe for the NPU; what it does not take stays float on the CPU.
+
+    With a `keep_float_budget` (0.05: 5 % more cycles) layers are kept float by what they give at the outputs.
+    """
     return _recipe(NEUTRON, qat, options or CompileOptions(), DEFAULT_CORE, per_channel, accuracy,
-                   calibration_inputs_fn, train_fn, dynamic_batch_size)  # fmt: skip
+                   keep_float_budget, calibration_inputs_fn, train_fn, dynamic_batch_size)  # fmt: skip
 
 
 def get_cortex_m_recipe(
@@ -46,13 +53,14 @@ def get_cortex_m_recipe(
     qat: bool = False,
     core: str = DEFAULT_CORE,
     accuracy: str | AccuracyPlan = BALANCED,
+    keep_float_budget: float = 0.0,
     calibration_inputs_fn: Samples | None = None,
     train_fn: Train | None = None,
     dynamic_batch_size: bool = False,
 ) -> ExportRecipe:
     """The recipe for the CPU alone, in int8."""
-    return _recipe(CORTEX_M, qat, CompileOptions(), core, False, accuracy, calibration_inputs_fn, train_fn,
-                   dynamic_batch_size)  # fmt: skip
+    return _recipe(CORTEX_M, qat, CompileOptions(), core, False, accuracy, keep_float_budget,
+                   calibration_inputs_fn, train_fn, dynamic_batch_size)  # fmt: skip
 
 
 def get_imxrt700_recipe(
@@ -62,6 +70,7 @@ def get_imxrt700_recipe(
     core: str = DEFAULT_CORE,
     per_channel: bool = False,
     accuracy: str | AccuracyPlan = BALANCED,
+    keep_float_budget: float = 0.0,
     on_npu: Sequence[str] = (),
     on_cpu: Sequence[str] = (),
     calibration_inputs_fn: Samples | None = None,
@@ -85,8 +94,8 @@ def get_imxrt700_recipe(
                 "Name it in on_npu or in on_cpu (operators_not_to_delegate), not in both.",
             )
     options = replace(options, operators_not_to_delegate=tuple(dict.fromkeys(excluded)))
-    return _recipe(IMXRT700, qat, options, core, per_channel, accuracy, calibration_inputs_fn, train_fn,
-                   dynamic_batch_size, tuple(on_npu))  # fmt: skip
+    return _recipe(IMXRT700, qat, options, core, per_channel, accuracy, keep_float_budget,
+                   calibration_inputs_fn, train_fn, dynamic_batch_size, tuple(on_npu))  # fmt: skip
 
 
 def spellings_meet(left: str, right: str) -> bool:
@@ -101,6 +110,7 @@ def _recipe(
     core: str,
     per_channel: bool,
     accuracy: str | AccuracyPlan,
+    budget: float,
     samples: Samples | None,
     train_fn: Train | None,
     dynamic_batch_size: bool,
@@ -108,13 +118,21 @@ def _recipe(
 ) -> ExportRecipe:
     _check_training(recipe, qat, samples, train_fn)
     plan = Accuracy(find_plan(accuracy))
+    quantizer = make_quantizer(recipe.name, options, qat, per_channel)
+    mixed: list[Any] = []
+    if budget:
+        if samples is None:
+            fail("ON110", recipe.name, "keep_float_budget is given without calibration inputs",
+                 "Give calibration_inputs_fn, which it is chosen with.")  # fmt: skip
+        mixed = [MixedPrecision(quantizer, samples, budget, find_plan(accuracy), options, recipe.name, core,
+                                per_channel)]  # fmt: skip
     quantization = QuantizationRecipe(
-        quantizers=[make_quantizer(recipe.name, options, qat, per_channel)],
+        quantizers=[quantizer],
         is_qat=qat,
         dynamic_batch_size=dynamic_batch_size,
         calibration_inputs_fn=samples,
         train_fn=train_fn,
-        pre_prepare_passes=[drop_guards, _before_prepare(qat)],
+        pre_prepare_passes=[drop_guards, *mixed, _before_prepare(qat)],
         post_prepare_passes=[] if qat else [plan.watch],
         pre_convert_passes=[] if qat else [plan.apply],
         post_convert_passes=[fold_quantized] if qat else [],
@@ -196,6 +214,29 @@ class Accuracy:
         if not self._plan.methods or not self._kept.samples:
             return prepared
         return calibrate(prepared, self._kept.samples, self._plan)[0]
+
+
+@dataclass(frozen=True)
+class MixedPrecision:
+    """Tells the quantizer of a recipe which layers to keep float, before the model is prepared."""
+
+    quantizer: Any
+    samples: Samples
+    budget: float
+    plan: AccuracyPlan
+    options: CompileOptions
+    recipe: str
+    core: str
+    per_channel: bool
+
+    def __call__(self, model: GraphModule) -> GraphModule:
+        """Choose them on the calibration inputs; the model is left as it is."""
+        samples = [plain_inputs(as_tuple(sample)) for sample in self.samples()]
+        self.quantizer.keep_float = choose_float(
+            model, samples, self.budget, plan=self.plan, options=self.options, recipe=self.recipe,
+            core=self.core, per_channel=self.per_channel,
+        ).layers  # fmt: skip
+        return model
 
 
 def _before_prepare(qat: bool) -> Callable[[GraphModule], GraphModule]:

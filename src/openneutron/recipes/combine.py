@@ -12,12 +12,14 @@ from typing import Any
 
 from executorch.export import ExportRecipe, LoweringRecipe, QuantizationRecipe
 
+from openneutron.backends import IMXRT700
 from openneutron.cortex_m.combined import CombinedQuantizer
 from openneutron.cortex_m.lowering import edge_compile_config
 from openneutron.cortex_m.quantizer import CortexMInt8Quantizer
 from openneutron.diagnostics import fail
 from openneutron.package.backend import NeutronPartitioner
 from openneutron.quantize.quantizer import NeutronQuantizer
+from openneutron.recipes.build import MixedPrecision
 
 
 def combine_recipes(recipes: Sequence[ExportRecipe], name: str | None = None) -> ExportRecipe:
@@ -76,7 +78,13 @@ def _joined(recipes: Sequence[ExportRecipe]) -> list[ExportRecipe]:
                 if isinstance(p, NeutronPartitioner)
             )
             both = CombinedQuantizer(options, first.is_qat, per_channel=first.per_channel)
-            quantization = replace(quantization, quantizers=[both, *quantization.quantizers[1:]])
+            before = [
+                replace(p, quantizer=both, recipe=IMXRT700.name) if isinstance(p, MixedPrecision) else p
+                for p in quantization.pre_prepare_passes or ()
+            ]
+            quantization = replace(
+                quantization, quantizers=[both, *quantization.quantizers[1:]], pre_prepare_passes=before
+            )
             lowering = lowering and replace(lowering, edge_compile_config=edge_compile_config())
         elif isinstance(first, CortexMInt8Quantizer):
             train, samples = (

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from executorch.export import StageType, export
 from torch import nn
 
+from openneutron import combine_recipes, get_cortex_m_recipe, get_neutron_recipe
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.pipeline import compile_model, quantize_model
 
@@ -43,6 +45,32 @@ def test_what_pays_is_kept_float_and_the_program_stays_within_the_budget():
     assert kept["layers"] and kept["after_db"] > kept["before_db"] + 3
     assert kept["cycles_after"] <= kept["cycles_before"] * 1.5
     assert compile_model(quantized, data[0]).cycles() == kept["cycles_after"]
+    budget = compile_model(
+        Squeezed().eval(), data[0], calibration=data, accuracy="fast", keep_float_budget=0.5
+    )
+    assert budget.cycles() == kept["cycles_after"]
+
+
+def _error(recipe) -> float:
+    session = export(Squeezed().eval(), samples(1), recipe)
+    quantized = session.get_stage_artifacts()[StageType.QUANTIZE].data["forward"]
+    assert session.get_pte_buffer()
+    with torch.no_grad():
+        return float(sum((quantized(*x) - Squeezed()(*x)).square().sum() for x in samples()))
+
+
+@pytest.mark.parametrize("combined", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_recipe_of_executorch_keeps_layers_float(combined):
+    def error(budget: float) -> float:
+        recipe = get_neutron_recipe(accuracy="fast", keep_float_budget=budget, calibration_inputs_fn=samples)
+        return _error(combine_recipes([recipe, get_cortex_m_recipe(accuracy="fast")]) if combined else recipe)
+
+    assert error(0.5) < 0.5 * error(0.0)
+
+
+def test_a_recipe_without_calibration_inputs_has_no_budget():
+    with pytest.raises(OpenNeutronError, match="calibration_inputs_fn"):
+        get_neutron_recipe(keep_float_budget=0.05)
 
 
 @pytest.mark.parametrize(
