@@ -78,9 +78,11 @@ def equalize(
     changed = used[np.abs(np.log(factor[used])) > 0.01] if used.size else used
     touched = [la for la, ids in channels.outputs.items() if np.isin(ids, changed).any()]
     most = float(np.exp(np.abs(np.log(factor)).max(initial=0.0)))
-    sides = (channels.outputs, channels.inputs)
     factors = {
-        str(layer.weight.target): tuple(factor[side[layer]] if layer in side else None for side in sides)
+        str(layer.weight.target): (
+            factor[channels.outputs[layer]] if layer in channels.outputs else None,
+            factor[channels.inputs[layer]] if layer in channels.inputs else None,
+        )
         for layer in layers
     }
     return Equalized(len(touched), int(changed.size), most, factors)
