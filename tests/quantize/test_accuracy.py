@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 
 import pytest
 import torch
 from torch import nn
-from torchao.quantization.pt2e.fake_quantize import disable_fake_quant, enable_fake_quant
 from torchao.quantization.pt2e.observer import HistogramObserver
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
 from openneutron import quantize_model
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
+from openneutron.quantize.absorb import absorb
 from openneutron.quantize.bias import correct_bias
 from openneutron.quantize.equalize import equalize
 from openneutron.quantize.measure import float_run, quality, quantized_run
@@ -24,6 +25,7 @@ from openneutron.quantize.quantizer import NeutronQuantizer
 from openneutron.quantize.refine import calibrate, observe, reached
 from openneutron.quantize.rounding import round_weights
 from openneutron.quantize.samples import KEPT, Kept
+from openneutron.quantize.train_start import equalize_to_train
 from openneutron.quantize.walk import Walk
 
 CHANNELS = 8
@@ -95,7 +97,7 @@ def test_equalization_leaves_the_float_function_as_it_is(seed, clamped):
     model = prepared(Drawn(seed, clamped))
     observe(model, data)
     before = float_run(model, data)
-    done = equalize(model, reached(model, data))
+    done = equalize(model, reached(model, data).tops)
     after = float_run(model, data)
     for a, b in zip(before.outputs, after.outputs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4 * float(a[0].abs().max()))
@@ -256,20 +258,48 @@ class Normed(nn.Module):
 
 
 def test_training_starts_from_the_equalized_model():
-    module, data = Normed().eval(), samples(8)
-    seen = {}
+    module, data = Normed(), samples(8)
 
-    def error(accuracy: str) -> float:
-        def train(prepared: torch.fx.GraphModule) -> None:
-            prepared.apply(disable_fake_quant)
-            with torch.no_grad():
-                seen[accuracy] = prepared(*data[0])  # in training, where a norm takes the batch as its measure
-            prepared.apply(enable_fake_quant)
+    def runs() -> list[torch.Tensor]:
+        """In training a norm takes the batch as its measure, in use what it has learned."""
+        return [copy.deepcopy(training)(*data[0]) for training in trained]
 
-        quantized = quantize_model(module, data, qat=True, train_fn=train, accuracy=accuracy)
+    exported = [torch.export.export(module.train(mode), data[0]) for mode in (True, False)]
+    trained = [program.module(check_guards=False) for program in exported]
+    before = runs()
+    results = [equalize_to_train(training, prepared(module), data) for training in trained]
+    assert all(result.kept and result.after_db > result.before_db + 3 for result in results)
+    torch.testing.assert_close(runs(), before, rtol=1e-4, atol=1e-4)
+
+
+class Lifted(nn.Module):
+    """Channels that are far from zero, which a layer with a border and one without read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 1, groups=2)
+        self.third, self.last = nn.Conv2d(8, 8, 3, padding=1), nn.Linear(8, 4)
         with torch.no_grad():
-            return float(sum((quantized(*x) - module(*x)).square().sum() for x in data))
+            self.first.weight *= 0.1
+            self.first.bias[:6], self.first.bias[6:] = 40.0, -1.0
+            self.third.bias[:] = 50.0
+            self.last.weight -= self.last.weight.mean(1, keepdim=True)
 
-    before, after = error("fast"), error("balanced")
-    torch.testing.assert_close(seen["balanced"], seen["fast"], rtol=1e-4, atol=1e-4)
-    assert after < 0.5 * before
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.third(self.second(torch.relu(self.first(x))) * 0.01))
+        return self.last(x.mean((2, 3)))
+
+
+def test_high_biases_are_absorbed_where_nothing_is_cut():
+    data = samples(4)
+    model = prepared(Lifted())
+    before = float_run(model, data)
+    found = reached(model, data)
+    assert absorb(model, found.lows, found.tops) == 6  # the channels behind a border of zeros stay
+    after = float_run(model, data)
+    for a, b in zip(before.outputs, after.outputs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    other = reached(model, data)
+    for node, low in found.lows.items():
+        assert bool((other.lows[node] <= low + 1e-4).all())

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 from openneutron.diagnostics import fail
+from openneutron.quantize.absorb import absorb
 from openneutron.quantize.channels import channels_of
 from openneutron.quantize.equalize import Equalized, equalize, trade_clamps
 from openneutron.quantize.measure import Quality, float_run, quality, quantized_run
@@ -38,6 +39,8 @@ from openneutron.quantize.prepared import Sample, in_float, layers_of, observers
 from openneutron.quantize.samples import Kept
 
 _SCALED_DB = 1.0  # the same of scaling: less is lost again when weights are rounded
+_ABSORB, _SCALE, _SCALE_BY_WEIGHTS, _TRADE = range(4)  # ways of equalizing
+_NOTHING = Equalized(0, 0, 1.0)
 _TRADE_DB = 1.0  # by which the outputs must be better for a change of the float function
 
 
@@ -110,30 +113,34 @@ def equalized(
     observe(prepared, samples)
     exact = float_run(prepared, samples)
     before = best = quality(exact, quantized_run(prepared, samples))
-    chosen, what, how = prepared, Equalized(0, 0, 1.0), ""
+    chosen, what, how = prepared, _NOTHING, ""
     channels = channels_of(prepared)
     trials = channels.outputs and before.sqnr_db < GOOD_DB[thorough]
     # What a clamp cuts on one sample in a hundred must not be taken for what it never cuts.
     seen = everything if thorough else spread_over(everything, most)
-    known = reached(prepared, seen if channels.clamps else samples) if trials else {}
-    ways = [(known, False), ({}, False)] + [(known, True)] * (thorough and bool(channels.clamps))
-    for values, traded in ways if trials else ():
+    known = reached(prepared, seen if channels.clamps else samples) if trials else Reached()
+    ways = [_ABSORB, _SCALE, _SCALE_BY_WEIGHTS] + [_TRADE] * (thorough and bool(channels.clamps))
+    for way in ways if trials else ():
         trial = copy.deepcopy(prepared)
-        names = {node.name: node for node in trial.graph.nodes}
-        count = trade_clamps(trial, known) if traded else 0
-        if traded and not count:
+        mine = known.of(trial)
+        count = trade_clamps(trial, mine.tops) if way == _TRADE else 0
+        if way == _TRADE and not count:
             continue
-        done = equalize(trial, {names[n.name]: top for n, top in values.items()} if values else None)
-        if not done.channels:
+        done = _NOTHING
+        if way != _ABSORB:
+            done = equalize(trial, mine.tops if way != _SCALE_BY_WEIGHTS else None)
+        moved = absorb(trial, *mine.scaled(trial, done))
+        if not done.channels and not moved:
             continue
         observe(trial, samples)
         score = quality(exact, quantized_run(trial, samples))
-        if score.is_better_than(best, _TRADE_DB if traded else _SCALED_DB):
+        if score.is_better_than(best, _TRADE_DB if way == _TRADE else _SCALED_DB):
             chosen, what, best = trial, done, score
-            how = f"; {count} clamps (ReLU6) traded for ReLU, better at the outputs" if traded else ""
+            how = f"; {count} clamps (ReLU6) traded for ReLU, better at the outputs" if count else ""
+            how += f"; {moved} high biases absorbed" if moved else ""
     text = (
         f"{what.channels:,} channels of {what.layers} layers scaled by up to {what.largest:.3g}{how}"
-        if what.channels
+        if chosen is not prepared
         else "no scaling of channels helps"
         if trials
         else "nothing to scale"
@@ -177,20 +184,47 @@ def refine(
     return work.model, Refined(plan.name, work.results, work.quality)
 
 
-def reached(prepared: GraphModule, samples: Sequence[Sample]) -> dict[Node, Tensor]:
+@dataclass(frozen=True)
+class Reached:
+    """Of every channel of layers' results and of what clamps read: the largest size, and the least value."""
+
+    tops: dict[Node, Tensor] = field(default_factory=dict)
+    lows: dict[Node, Tensor] = field(default_factory=dict)
+
+    def of(self, copied: GraphModule) -> Reached:
+        """The same by the nodes of a copy."""
+        names = {node.name: node for node in copied.graph.nodes}
+        tops, lows = ({names[n.name]: v for n, v in side.items()} for side in (self.tops, self.lows))
+        return Reached(tops, lows)
+
+    def scaled(self, prepared: GraphModule, done: Equalized) -> tuple[dict[Node, Tensor], dict[Node, Tensor]]:
+        """The least values and the largest sizes of layers' ends once their channels are scaled."""
+        found: tuple[dict[Node, Tensor], dict[Node, Tensor]] = {}, {}
+        for layer in layers_of(prepared):
+            made, _ = done.factors.get(str(layer.weight.target), (None, None))
+            factor = torch.tensor(1.0) if made is None else torch.from_numpy(made.copy())
+            for side, values in zip(found, (self.lows, self.tops), strict=True):
+                if layer.end in values:
+                    side[layer.end] = values[layer.end] / factor
+        return found
+
+
+def reached(prepared: GraphModule, samples: Sequence[Sample]) -> Reached:
     """Of every layer's end, the largest size of each channel's values; of every clamp, of what it reads."""
     clamps = set(channels_of(prepared).clamps)
     ends = {layer.end for layer in layers_of(prepared)} - clamps
-    found: dict[Node, Tensor] = {}
+    found = Reached()
 
     class Looking(Interpreter):
         def run_node(self, n: Node) -> object:
             result = super().run_node(n)
             source = n.args[0] if n in clamps else None
-            value = self.env[source] if isinstance(source, Node) else result.abs() if n in ends else None
+            value = self.env[source] if isinstance(source, Node) else result if n in ends else None
             if isinstance(value, Tensor) and value.ndim >= 2:
-                top = value.movedim(1, 0).flatten(1).amax(1)
-                found[n] = torch.maximum(found[n], top) if n in found else top
+                low, high = value.movedim(1, 0).flatten(1).aminmax(dim=1)
+                top = high if n in clamps else torch.maximum(high, -low)
+                found.tops[n] = torch.maximum(found.tops[n], top) if n in found.tops else top
+                found.lows[n] = torch.minimum(found.lows[n], low) if n in found.lows else low
             return result
 
     with torch.no_grad(), in_float(prepared):
