@@ -72,6 +72,7 @@ class Methods:
         room = max(1, _MEMORY // max(1, live_bytes(prepared)))
         if not plan.thorough:
             room = min(room, affordable(prepared, 64 << 20, 8, 32))
+        self.all = spread_over(self.samples, room)
         self.fitted = spread_over(self.fitted, room)
         self.exact: Run = float_run(original, self.measured)
         self.quality = self._measure(prepared)
@@ -90,9 +91,18 @@ class Methods:
         kept = trial is not None and after.is_better_than(before, GAIN_DB)
         if kept:
             assert trial is not None
-            self.model, self.quality = trial, after
+            self.quality = after
+            self.model = self._fitted_to_all(method) if self.plan.thorough and method in _FITTED else trial
         seconds = time.monotonic() - start
         self.results.append(MethodResult(method, text, before.sqnr_db, after.sqnr_db, kept, seconds))
+
+    def _fitted_to_all(self, method: str) -> GraphModule:
+        """What a method gives once it is known to help: nothing is kept back to judge it by."""
+        some, self.fitted = self.fitted, self.all
+        model, _ = _METHODS[method](self, lambda part: None)
+        self.fitted = some
+        assert model is not None
+        return model
 
     def ranges(self, progress: Progress) -> tuple[GraphModule | None, str]:
         """One choice for all tensors; thoroughly, each by itself."""
@@ -166,6 +176,7 @@ _METHODS: dict[str, Callable[[Methods, Progress], tuple[GraphModule | None, str]
     BIAS: Methods.bias,
 }
 KNOWN = tuple(_METHODS)
+_FITTED = (CLIP, ROUND, BIAS)  # to samples, by more than a choice
 
 
 def spread_over(samples: Sequence[Sample], count: int) -> list[Sample]:
