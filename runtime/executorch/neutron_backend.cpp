@@ -179,13 +179,14 @@ bool transpose_tensor(const Tensor& tensor, const void* from, void* to, bool cha
 
 // One event per kernel call, numbered as in the microcode; the backend's debug handle map names the edge nodes, and
 // the kernel's name is the event's metadata. Without a tracer none of this runs.
-// The steps of a cascade add up to one event for each stage; what is left is the cascade's own.
+// The steps of a cascade add up to one event for each stage, the turns of a loop to one for each call of its body; what
+// is left is the cascade's or the loop's own.
 struct Trace {
   EventTracer* tracer;
   EventTracerEntry entry;
-  bool in_cascade = false;
-  uint32_t cascade = 0, stages = 0;
-  et_timestamp_t cascade_began = 0, step_began = 0;
+  bool in_group = false;
+  uint32_t group = 0, stages = 0;
+  et_timestamp_t group_began = 0, step_began = 0;
   et_timestamp_t ticks[NEUTRON_MAX_STAGES] = {};
   uint32_t kernels[NEUTRON_MAX_STAGES] = {};
 
@@ -199,27 +200,27 @@ struct Trace {
                                                              std::strlen(name));
   }
 
-  void begin_cascade(uint32_t call) {
-    in_cascade = true;
-    cascade = call;
+  void begin_group(uint32_t call) {
+    in_group = true;
+    group = call;
     stages = 0;
-    cascade_began = now();
+    group_began = now();
   }
 
-  void end_cascade() {
+  void end_group(uint32_t kernel) {
     const et_timestamp_t end = now();
-    et_timestamp_t at = cascade_began;
+    et_timestamp_t at = group_began;
     for (uint32_t i = 0; i < stages; ++i) {
-      log(cascade + 1 + i, kernels[i], at, at + ticks[i]);
+      log(group + 1 + i, kernels[i], at, at + ticks[i]);
       at += ticks[i];
     }
-    log(cascade, NEUTRON_KERNEL_CASCADE, at, end);
-    in_cascade = false;
+    log(group, kernel, at, end);
+    in_group = false;
   }
 
   void end_step(uint32_t call, uint32_t kernel) {
     const et_timestamp_t end = now();
-    const uint32_t stage = call - cascade - 1;
+    const uint32_t stage = call - group - 1;
     for (; stages <= stage; ++stages) {
       ticks[stages] = 0;
     }
@@ -228,11 +229,11 @@ struct Trace {
   }
 
   void call(uint32_t call, uint32_t kernel, int begin) {
-    if (kernel == NEUTRON_KERNEL_CASCADE) {
-      begin != 0 ? begin_cascade(call) : end_cascade();
-    } else if (in_cascade && begin != 0) {
+    if (kernel == NEUTRON_KERNEL_CASCADE || kernel == NEUTRON_KERNEL_LOOP) {
+      begin != 0 ? begin_group(call) : end_group(kernel);
+    } else if (in_group && begin != 0) {
       step_began = now();
-    } else if (in_cascade) {
+    } else if (in_group) {
       end_step(call, kernel);
     } else if (begin != 0) {
       entry = executorch::runtime::event_tracer_start_profiling_delegate(tracer, nullptr, call);

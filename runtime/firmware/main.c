@@ -31,9 +31,9 @@ static uint8_t output_pool[POOL(NEUTRON_OUTPUT_BYTES)] POOL_SECTION;
 static NeutronConstBuffer inputs[PORTS];
 static NeutronBuffer outputs[PORTS];
 
-/* Calls and ticks of every kernel of a delegate; a cascade's own ticks are those outside of its steps. */
+/* Calls and ticks of every kernel of a delegate; a cascade's or loop's own ticks are those outside of its steps. */
 typedef struct {
-    uint64_t began, ticks[NEUTRON_KERNEL_KINDS], cascade_began, in_steps;
+    uint64_t began, ticks[NEUTRON_KERNEL_KINDS], group_began, in_steps;
     uint32_t calls[NEUTRON_KERNEL_KINDS];
     bool closed;
 } Meter;
@@ -43,14 +43,15 @@ static Meter meter;
 static void trace(void *context, uint32_t call, uint32_t kernel, int begin) {
     Meter *m = (Meter *)context;
     (void)call;
+    bool group = kernel == NEUTRON_KERNEL_CASCADE || kernel == NEUTRON_KERNEL_LOOP;
     uint64_t now = board_ticks();
-    if (begin && kernel == NEUTRON_KERNEL_CASCADE) {
+    if (begin && group) {
         m->in_steps = 0;
-        m->cascade_began = board_ticks();
+        m->group_began = board_ticks();
     } else if (begin) {
         m->began = board_ticks();
     } else {
-        uint64_t ticks = kernel == NEUTRON_KERNEL_CASCADE ? now - m->cascade_began - m->in_steps : now - m->began;
+        uint64_t ticks = group ? now - m->group_began - m->in_steps : now - m->began;
         m->in_steps += ticks;
         m->ticks[kernel] += ticks;
         ++m->calls[kernel];

@@ -12,7 +12,7 @@
 #define NEUTRON_MAX_STAGES 128u
 #define NEUTRON_ALIGNMENT 16u
 #define NEUTRON_CRC_OFFSET 56u
-#define NEUTRON_KERNEL_KINDS 29u
+#define NEUTRON_KERNEL_KINDS 30u
 #define NEUTRON_ISLAND_OPERANDS 6u
 #define NEUTRON_ISLAND_REGISTERS 8u
 #define NEUTRON_ISLAND_CODE 64u
@@ -52,6 +52,7 @@ typedef enum NeutronKernelKind {
     NEUTRON_KERNEL_CONV_2D_PLANAR = 26,
     NEUTRON_KERNEL_ISLAND = 27,
     NEUTRON_KERNEL_LOOKUP = 28,
+    NEUTRON_KERNEL_LOOP = 29,
 } NeutronKernelKind;
 #endif
 
@@ -268,6 +269,17 @@ typedef struct {
     uint16_t reserved;
 } NeutronStep;
 static_assert(sizeof(NeutronStep) == 8u, "layout of NeutronStep");
+
+/* Part of a loop: an address of one of its calls, by its position in bytes, and how far it moves a turn.
+ *
+ * Only addresses of activations move; those of constants stay.
+ */
+typedef struct {
+    uint16_t call;
+    uint16_t at;
+    int32_t stride;
+} NeutronMove;
+static_assert(sizeof(NeutronMove) == 8u, "layout of NeutronMove");
 
 /* A tensor an island reads, element by element, broadcast where a stride is 0; strides in bytes. */
 typedef struct {
@@ -1292,6 +1304,24 @@ static inline int NeutronLookupParams_in_range(const NeutronLookupParams *p) {
            p->run <= 16777215u;
 }
 
+/* The next `body` calls run `times` times, one after the other; `moves` say which addresses move on.
+ *
+ * The body has no cascades and no loops. Moves are in the order of the calls, and of the addresses in each.
+ */
+typedef struct {
+    uint32_t body;
+    uint32_t times;
+    uint32_t count;
+} NeutronLoopParams;
+static_assert(sizeof(NeutronLoopParams) == 12u, "layout of NeutronLoopParams");
+
+static inline int NeutronLoopParams_in_range(const NeutronLoopParams *p) {
+    return p->body >= 1u &&
+           p->body <= 128u &&
+           p->times >= 1u &&
+           p->times <= 16777215u;
+}
+
 /* Per kernel: X(KIND, function, parameter struct, form). */
 #define NEUTRON_FOR_EACH_KERNEL(X) \
     X(WAIT, neutron_wait, NeutronWaitParams, WHOLE) \
@@ -1322,6 +1352,96 @@ static inline int NeutronLookupParams_in_range(const NeutronLookupParams *p) {
     X(CASCADE, neutron_cascade, NeutronCascadeParams, WHOLE) \
     X(CONV_2D_PLANAR, neutron_conv_2d_planar, NeutronConv2DPlanarParams, WINDOW) \
     X(ISLAND, neutron_island, NeutronIslandParams, WHOLE) \
-    X(LOOKUP, neutron_lookup, NeutronLookupParams, WHOLE)
+    X(LOOKUP, neutron_lookup, NeutronLookupParams, WHOLE) \
+    X(LOOP, neutron_loop, NeutronLoopParams, WHOLE)
+
+/* Every NeutronRef in a record: X(KIND, parameter struct, member). */
+#define NEUTRON_FOR_EACH_ADDRESS(X) \
+    X(PREFETCH, NeutronPrefetchParams, source) \
+    X(PREFETCH, NeutronPrefetchParams, destination) \
+    X(COPY, NeutronCopyParams, input) \
+    X(COPY, NeutronCopyParams, output) \
+    X(FILL, NeutronFillParams, output) \
+    X(GATHER, NeutronGatherParams, input) \
+    X(GATHER, NeutronGatherParams, output) \
+    X(GATHER, NeutronGatherParams, tables) \
+    X(CONV_2D, NeutronConv2DParams, input.ref) \
+    X(CONV_2D, NeutronConv2DParams, output.ref) \
+    X(CONV_2D, NeutronConv2DParams, weights) \
+    X(CONV_2D, NeutronConv2DParams, channels) \
+    X(CONV_2D_POINTWISE, NeutronConv2DPointwiseParams, input.ref) \
+    X(CONV_2D_POINTWISE, NeutronConv2DPointwiseParams, output.ref) \
+    X(CONV_2D_POINTWISE, NeutronConv2DPointwiseParams, weights) \
+    X(CONV_2D_POINTWISE, NeutronConv2DPointwiseParams, channels) \
+    X(DEPTHWISE_CONV_2D, NeutronDepthwiseConv2DParams, input.ref) \
+    X(DEPTHWISE_CONV_2D, NeutronDepthwiseConv2DParams, output.ref) \
+    X(DEPTHWISE_CONV_2D, NeutronDepthwiseConv2DParams, weights) \
+    X(DEPTHWISE_CONV_2D, NeutronDepthwiseConv2DParams, channels) \
+    X(FULLY_CONNECTED, NeutronFullyConnectedParams, input) \
+    X(FULLY_CONNECTED, NeutronFullyConnectedParams, output) \
+    X(FULLY_CONNECTED, NeutronFullyConnectedParams, weights) \
+    X(FULLY_CONNECTED, NeutronFullyConnectedParams, bias) \
+    X(FULLY_CONNECTED, NeutronFullyConnectedParams, scales) \
+    X(BATCH_MATMUL, NeutronBatchMatmulParams, lhs) \
+    X(BATCH_MATMUL, NeutronBatchMatmulParams, rhs) \
+    X(BATCH_MATMUL, NeutronBatchMatmulParams, output) \
+    X(AVERAGE_POOL_2D, NeutronAveragePool2DParams, input.ref) \
+    X(AVERAGE_POOL_2D, NeutronAveragePool2DParams, output.ref) \
+    X(MAX_POOL_2D, NeutronMaxPool2DParams, input.ref) \
+    X(MAX_POOL_2D, NeutronMaxPool2DParams, output.ref) \
+    X(REDUCE_SUM, NeutronReduceSumParams, input) \
+    X(REDUCE_SUM, NeutronReduceSumParams, output) \
+    X(REDUCE_EXTREMUM, NeutronReduceExtremumParams, input) \
+    X(REDUCE_EXTREMUM, NeutronReduceExtremumParams, output) \
+    X(ADD, NeutronAddParams, walk.a) \
+    X(ADD, NeutronAddParams, walk.b) \
+    X(ADD, NeutronAddParams, walk.output) \
+    X(MUL, NeutronMulParams, walk.a) \
+    X(MUL, NeutronMulParams, walk.b) \
+    X(MUL, NeutronMulParams, walk.output) \
+    X(EXTREMUM, NeutronExtremumParams, walk.a) \
+    X(EXTREMUM, NeutronExtremumParams, walk.b) \
+    X(EXTREMUM, NeutronExtremumParams, walk.output) \
+    X(SQUARED_DIFFERENCE, NeutronSquaredDifferenceParams, walk.a) \
+    X(SQUARED_DIFFERENCE, NeutronSquaredDifferenceParams, walk.b) \
+    X(SQUARED_DIFFERENCE, NeutronSquaredDifferenceParams, walk.output) \
+    X(PRELU, NeutronPreluParams, walk.a) \
+    X(PRELU, NeutronPreluParams, walk.b) \
+    X(PRELU, NeutronPreluParams, walk.output) \
+    X(TABLE, NeutronTableParams, input) \
+    X(TABLE, NeutronTableParams, output) \
+    X(TABLE, NeutronTableParams, table) \
+    X(SOFTMAX, NeutronSoftmaxParams, input) \
+    X(SOFTMAX, NeutronSoftmaxParams, output) \
+    X(RESIZE_BILINEAR, NeutronResizeBilinearParams, input) \
+    X(RESIZE_BILINEAR, NeutronResizeBilinearParams, output) \
+    X(RESIZE_BILINEAR, NeutronResizeBilinearParams, tables) \
+    X(QUANTIZE, NeutronQuantizeParams, input) \
+    X(QUANTIZE, NeutronQuantizeParams, output) \
+    X(DEQUANTIZE, NeutronDequantizeParams, input) \
+    X(DEQUANTIZE, NeutronDequantizeParams, output) \
+    X(ARG_MAX, NeutronArgMaxParams, input) \
+    X(ARG_MAX, NeutronArgMaxParams, output) \
+    X(CONV_2D_PLANAR, NeutronConv2DPlanarParams, input.ref) \
+    X(CONV_2D_PLANAR, NeutronConv2DPlanarParams, output.ref) \
+    X(CONV_2D_PLANAR, NeutronConv2DPlanarParams, weights) \
+    X(CONV_2D_PLANAR, NeutronConv2DPlanarParams, channels) \
+    X(ISLAND, NeutronIslandParams, output) \
+    X(ISLAND, NeutronIslandParams, steps) \
+    X(ISLAND, NeutronIslandParams, a.ref) \
+    X(ISLAND, NeutronIslandParams, a.table) \
+    X(ISLAND, NeutronIslandParams, b.ref) \
+    X(ISLAND, NeutronIslandParams, b.table) \
+    X(ISLAND, NeutronIslandParams, c.ref) \
+    X(ISLAND, NeutronIslandParams, c.table) \
+    X(ISLAND, NeutronIslandParams, d.ref) \
+    X(ISLAND, NeutronIslandParams, d.table) \
+    X(ISLAND, NeutronIslandParams, e.ref) \
+    X(ISLAND, NeutronIslandParams, e.table) \
+    X(ISLAND, NeutronIslandParams, f.ref) \
+    X(ISLAND, NeutronIslandParams, f.table) \
+    X(LOOKUP, NeutronLookupParams, input) \
+    X(LOOKUP, NeutronLookupParams, indices) \
+    X(LOOKUP, NeutronLookupParams, output)
 
 #endif

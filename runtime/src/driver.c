@@ -95,25 +95,28 @@ const uint8_t neutron_forms[NEUTRON_KERNEL_KINDS] = {
 #undef FORM
 };
 
-static bool is_record(uint32_t kind, uint32_t size) {
+bool neutron_is_record(uint32_t kind, uint32_t size) {
     uint32_t item = kind == NEUTRON_KERNEL_CASCADE  ? (uint32_t)sizeof(NeutronStep)
+                    : kind == NEUTRON_KERNEL_LOOP   ? (uint32_t)sizeof(NeutronMove)
                     : kind == NEUTRON_KERNEL_ISLAND ? (uint32_t)sizeof(NeutronInstruction)
                                                     : 0u;
     if (item == 0) return size == neutron_record_bytes[kind];
     return size >= neutron_record_bytes[kind] && (size - neutron_record_bytes[kind]) % item == 0;
 }
 
-/* How many records a call, which has been checked, consists of: a cascade has its stages behind it. */
+/* How many records a call, which has been checked, consists of: a cascade has its stages behind it, a loop its body. */
 static uint32_t record_count(const uint8_t *call) {
     uint32_t kind = *(const uint32_t *)(const void *)call & 0xFFFFu;
-    return kind == NEUTRON_KERNEL_CASCADE ? 1u + ((const NeutronCascadeParams *)(const void *)(call + 4))->stages : 1u;
+    if (kind == NEUTRON_KERNEL_CASCADE) return 1u + ((const NeutronCascadeParams *)(const void *)(call + 4))->stages;
+    if (kind == NEUTRON_KERNEL_LOOP) return 1u + ((const NeutronLoopParams *)(const void *)(call + 4))->body;
+    return 1u;
 }
 
 static NeutronStatus check_calls(NeutronModel *model, NeutronMachine *machine) {
     const NeutronHeader *h = machine->header;
     const uint8_t *at = (const uint8_t *)h + h->calls_offset;
     uint32_t left = h->microcode_bytes - h->calls_offset;
-    uint32_t stages = 0; /* of the last cascade, still to come: it has checked them */
+    uint32_t stages = 0; /* of the last cascade or loop, still to come: it has checked them */
     for (uint32_t i = 0; i < h->calls; ++i) {
         model->problem_call = (int32_t)i;
         if (left < 4) return NEUTRON_STATUS_CALL;
@@ -121,7 +124,7 @@ static NeutronStatus check_calls(NeutronModel *model, NeutronMachine *machine) {
         uint32_t kind = word & 0xFFFFu, size = word >> 16;
         model->problem_kernel = kind;
         if (kind >= NEUTRON_KERNEL_KINDS) return NEUTRON_STATUS_KERNEL_UNKNOWN;
-        if (size > left || !is_record(kind, size)) return NEUTRON_STATUS_CALL;
+        if (size > left || !neutron_is_record(kind, size)) return NEUTRON_STATUS_CALL;
         if (neutronKernels[kind] == NULL) return NEUTRON_STATUS_KERNEL_MISSING;
         if ((h->required_kernels[kind / 32u] >> (kind % 32u) & 1u) == 0) return NEUTRON_STATUS_HEADER;
         if (stages > 0) {

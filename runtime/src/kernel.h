@@ -60,8 +60,11 @@ static inline uint32_t neutron_element_bytes(uint32_t dtype) {
 }
 
 /* Bytes of a kernel's record, the first word included; of a CASCADE without its steps, of an ISLAND
- * without its code. */
+ * without its code, of a LOOP without its moves. */
 extern const uint16_t neutron_record_bytes[NEUTRON_KERNEL_KINDS];
+
+/* Whether a record of a kernel can have this size. */
+bool neutron_is_record(uint32_t kind, uint32_t size);
 
 /* A kernel's form, a NeutronForm: how its parameters begin, and so how a call of it is narrowed to a part. */
 extern const uint8_t neutron_forms[NEUTRON_KERNEL_KINDS];

@@ -83,6 +83,25 @@ def cascade_program(striped: bool = True) -> tuple[bytes, bytes]:
     return encode(program), raw
 
 
+def loop_program(rolled: bool = True, times: int = 8) -> tuple[bytes, bytes]:
+    """Reversed by a table, a row at a time, into the last row first; the rows stay in scratch in between."""
+    pool = ConstPool()
+    table = pool.add(np.arange(256, dtype=np.uint8)[::-1].copy())
+    scratch, strides, end = Ref(Region.SCRATCH), (0, 0, 0, 0, 0, 1), 4 * (times - 1)
+    turns = [
+        (
+            mc.Table(Ref(Region.INPUT, offset=4 * i), scratch, table, 1, 4, 4, 4),
+            mc.Copy(scratch, Ref(Region.OUTPUT, offset=end - 4 * i), 1, (1, 1, 1, 1, 1, 4), strides, strides),
+        )
+        for i in range(times)
+    ]
+    moves = (mc.Move(0, 0, 4), mc.Move(1, 8, -4))
+    calls = (mc.Loop(2, times, 2, moves), *turns[0]) if rolled else tuple(call for t in turns for call in t)
+    shape = (descriptor("int8", (times, 4)),)
+    raw = pool.bytes()
+    return encode(Program(calls, shape, shape, len(raw), 16, weights_crc=zlib.crc32(raw))), raw
+
+
 def island_program(seed: int) -> tuple[bytes, bytes]:
     """A random float expression with reductions, some with a function behind it."""
     rng = np.random.default_rng(seed)
@@ -101,7 +120,7 @@ def arena_program(seed: int) -> tuple[bytes, bytes]:
 def programs(per_case: int = 4) -> list[tuple[bytes, bytes]]:
     """(microcode, weights) pairs, one op each."""
     make = Maker(np.random.default_rng(0))
-    result = [streamed_program(), *[cascade_program()] * 2 * per_case]
+    result = [streamed_program(), *[cascade_program(), loop_program()] * 2 * per_case]
     result += [arena_program(seed) for seed in range(2 * per_case)]
     for case in CASES:
         for _ in range(per_case):

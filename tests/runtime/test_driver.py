@@ -26,7 +26,7 @@ from openneutron.compiler.microcode.format import (
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.run import native
 from tests.native import build, libraries
-from tests.runtime.programs import cascade_program, programs, streamed_program
+from tests.runtime.programs import cascade_program, loop_program, programs, streamed_program
 
 LIBRARY = libraries()["portable"]
 
@@ -112,6 +112,63 @@ def test_preparing_a_long_cascade_is_quick():
 
     few, many = seconds(1000), seconds(8000)
     assert many < 20 * few and many < 0.1
+
+
+def test_a_loop_equals_its_turns_one_by_one():
+    x = np.random.default_rng(1).integers(-128, 128, (8, 4), np.int8)
+    models = [native.NativeModel(*loop_program(rolled), library=LIBRARY) for rolled in (True, False)]
+    for model in models:
+        (y,) = model.run([x])
+        np.testing.assert_array_equal(y, (-1 - x)[::-1])
+    assert [k for k, _ in models[0].profile([x])] == [Kernel.LOOP, Kernel.TABLE, Kernel.COPY]
+
+
+def _loop(*moves: tuple[int, int, int], body: int = 2, times: int = 8, count: int | None = None,
+          drop: int = 0, inside: mc.Params | None = None) -> bytes:  # fmt: skip
+    program = decode(loop_program()[0])
+    call = mc.Loop(body, times, len(moves) if count is None else count, tuple(mc.Move(*m) for m in moves))
+    calls = (inside, *program.calls[2:]) if inside else program.calls[1 : len(program.calls) - drop]
+    return encode(replace(program, calls=(call, *calls)))
+
+
+@pytest.mark.parametrize(
+    ("microcode", "message"),
+    [
+        (_loop((0, 0, 4), (1, 8, -4), times=9), "memory region (call 0, kernel LOOP)"),
+        (_loop((0, 0, 5), (1, 8, -4)), "memory region (call 0"),
+        (_loop((0, 0, 4), (1, 8, -5)), "memory region (call 0"),
+        (_loop((0, 0, 1 << 29), times=9), "memory region (call 0"),  # round the 32 bits to where it began
+        (_loop((0, 0, (1 << 31) - 1), times=0xFFFFFF), "memory region (call 0"),
+        (_loop((0, 8, 1 << 30), times=5), "memory region (call 0"),
+        (_loop((0, 16, 0)), "kernel's range (call 0"),  # the table, a constant
+        (_loop((0, 4, 4)), "kernel's range (call 0"),  # the offset in an address, not the address
+        (_loop((0, 24, 4)), "kernel's range (call 0"),  # a count
+        (_loop((0, 3, 4)), "kernel's range (call 0"),
+        (_loop((0, 0xFFFC, 4)), "kernel's range (call 0"),
+        (_loop((1, 8, -4), (0, 0, 4)), "kernel's range (call 0"),  # not in order
+        (_loop((0, 0, 2), (0, 0, 2)), "kernel's range (call 0"),
+        (_loop((2, 0, 4)), "kernel's range (call 0"),
+        (_loop((0, 0, 4), count=2), "kernel's range (call 0"),
+        (_loop((0, 0, 4), count=0), "kernel's range (call 0"),
+        (_loop(body=0), "kernel's range (call 0"),
+        (_loop(body=129), "kernel's range (call 0"),
+        (_loop(times=0), "kernel's range (call 0"),
+        (_loop(times=1 << 24), "kernel's range (call 0"),
+        (_loop(body=3), "(call 0, kernel LOOP)"),
+        (_loop(drop=1), "(call 0, kernel LOOP)"),
+        (_loop(drop=2), "(call 0, kernel LOOP)"),
+        (_loop(inside=mc.Loop(1, 2, 0, ())), "kernel's range (call 0"),
+        (_loop(inside=mc.Cascade(1, 1, (mc.Step(0, 0, 1),))), "kernel's range (call 0"),
+    ],
+)
+def test_loop_errors(microcode, message):
+    assert message in refuse(microcode, loop_program()[1])
+
+
+def test_preparing_a_long_loop_is_quick():
+    begun = time.perf_counter()
+    native.NativeModel(_loop(times=0xFFFFFF), loop_program()[1], library=LIBRARY)
+    assert time.perf_counter() - begun < 1
 
 
 @pytest.mark.parametrize(

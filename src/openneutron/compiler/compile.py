@@ -1,9 +1,10 @@
 """The open converter's compiler: a LiteRT graph becomes microcode. The stages, in order:
 
-    import -> fuse -> order -> tile -> place -> emit -> stream -> encode
+    import -> fuse -> order -> tile -> place -> emit -> stream -> roll -> encode
 
 Every stage is a function of values and changes none of them; the same graph gives the same bytes. Tiling
-takes runs of steps together as cascades of row stripes, in size mode or where the SRAM given demands it.
+takes runs of steps together as cascades of row stripes, in size mode or where the SRAM given demands it;
+rolling makes loops of calls that repeat.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from openneutron.compiler.emit.emit import (
     map_refs,
     tensor_ref,
 )
+from openneutron.compiler.emit.loops import roll
 from openneutron.compiler.emit.stream import Chunk, Stream, plan_stream, stream_calls
 from openneutron.compiler.graph.fuse import fuse
 from openneutron.compiler.graph.fuse_conv import PLANAR
@@ -87,8 +89,9 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
         _check_scratch(plan, sram)
         _check_fits(plan, len(weights), sram)
 
+    calls, buffers = roll(_call_infos(plan, pieces, target), _buffer_infos(plan, pieces, stream))
     program = Program(
-        calls=tuple(call for piece in pieces for call in piece.calls),
+        calls=tuple(info.call for info in calls),
         inputs=_ports(graph.inputs, fused.inputs, plan),
         outputs=_ports(graph.outputs, fused.outputs, plan),
         weights_bytes=len(weights),
@@ -102,8 +105,8 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
         microcode=encode(program),
         weights=weights,
         program=program,
-        calls=_call_infos(plan, pieces, target),
-        buffers=_buffer_infos(plan, pieces, stream),
+        calls=calls,
+        buffers=buffers,
         scratch_bytes=plan.scratch_bytes,
         scratch_bound=plan.placement.bound,
         prefetch_bytes=program.prefetch_bytes,

@@ -36,7 +36,7 @@ def writes(call: mc.KernelCall) -> list[mc.Ref]:
 def buffers(calls: Sequence[mc.KernelCall]) -> list[dict[str, Any]]:
     """The memory map: what each call writes, until it is read last or overwritten; prefetched weights too.
 
-    What a stage of a cascade writes or reads is needed while the whole cascade runs.
+    What a stage of a cascade or the body of a loop writes or reads is needed while all of it runs.
     """
     begins, ends = _units(calls)
     spans = [
@@ -63,11 +63,12 @@ def buffers(calls: Sequence[mc.KernelCall]) -> list[dict[str, Any]]:
 
 
 def _units(calls: Sequence[mc.KernelCall]) -> tuple[list[int], list[int]]:
-    """For each call the first and the last call of the cascade it belongs to, which mostly is itself."""
+    """For each call the first and the last call of the cascade or loop it belongs to, mostly itself."""
     begins, ends = list(range(len(calls))), list(range(len(calls)))
     for index, call in enumerate(calls):
-        if isinstance(call, mc.Cascade):
-            stop = min(index + call.stages + 1, len(calls))
+        if isinstance(call, mc.Cascade | mc.Loop):
+            inside = call.stages if isinstance(call, mc.Cascade) else call.body
+            stop = min(index + inside + 1, len(calls))
             begins[index:stop], ends[index:stop] = [index] * (stop - index), [stop - 1] * (stop - index)
     return begins, ends
 

@@ -69,7 +69,7 @@ def cost_of(call: mc.KernelCall, target: Target) -> Cost:
         return Cost(0, call.size, model.copy_setup_cycles + cycles, Bound.FLASH)
     if isinstance(call, mc.Wait):
         return Cost(0, 0, model.copy_setup_cycles, Bound.OVERHEAD)
-    if isinstance(call, mc.Cascade):
+    if isinstance(call, mc.Cascade | mc.Loop):
         return Cost(0, 0, 0, Bound.OVERHEAD)  # by itself; with its stages, see `cascade_cost`
     work, moved = call.work(_Pipes(target)), call.moved()
     compute = int(work.passes + work.tiles * model.drain_cycles + work.instructions * model.island_cycles)
@@ -80,13 +80,28 @@ def cost_of(call: mc.KernelCall, target: Target) -> Cost:
 
 
 def costs_of(calls: Sequence[mc.KernelCall], target: Target) -> list[Cost]:
-    """The cost of each call; a cascade's is what its stripes add to its stages, which come behind it."""
-    return [
-        cascade_cost(call, calls[index + 1 : index + 1 + call.stages], target)
-        if isinstance(call, mc.Cascade)
-        else cost_of(call, target)
-        for index, call in enumerate(calls)
-    ]
+    """The cost of each call; a cascade's is what its stripes add to its stages, which come behind it.
+
+    The calls in the body of a loop cost what they do all the times that they run.
+    """
+    costs: list[Cost] = []
+    times = left = 1
+    for index, call in enumerate(calls):
+        if isinstance(call, mc.Cascade):
+            costs.append(cascade_cost(call, calls[index + 1 : index + 1 + call.stages], target))
+        else:
+            costs.append(repeated(cost_of(call, target), times))
+        left -= 1
+        if isinstance(call, mc.Loop):
+            times, left = call.times, call.body
+        elif left <= 0:
+            times = 1
+    return costs
+
+
+def repeated(cost: Cost, times: int) -> Cost:
+    """What a call costs that runs several times."""
+    return Cost(cost.macs * times, cost.bytes_moved * times, cost.cycles * times, cost.bound)
 
 
 def run_times(calls: Sequence[mc.KernelCall], target: Target) -> list[Slot]:

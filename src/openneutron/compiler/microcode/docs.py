@@ -22,8 +22,8 @@ endian:
     Header | Descriptor x (inputs + outputs) | Call, Call, ... | zeros to a multiple of 16
 
 A call is one word, `kernel | size << 16` (the size in bytes, this word included), and the parameters of that
-kernel. The stages of a CASCADE are the calls behind it, and are counted like all others.
-`openneutron disasm FILE.pte` prints a microcode as text.
+kernel. The stages of a CASCADE and the body of a LOOP are the calls behind it, and are counted like all
+others. `openneutron disasm FILE.pte` prints a microcode as text.
 """
 
 _ISLAND_ENUMS: tuple[tuple[str, type[IntEnum]], ...] = (

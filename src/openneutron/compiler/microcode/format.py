@@ -5,7 +5,7 @@ A microcode is a header, the descriptors of its inputs and outputs, and a list o
     Header (160 bytes) | Descriptor x (inputs + outputs) | Call, Call, ...
 
 A call is one word `kernel | size << 16` (the size of the record in bytes, this word included) and the
-parameters of that kernel (`kernels`). A cascade's stages are the calls behind it.
+parameters of that kernel (`kernels`). A cascade's stages are the calls behind it, and so is a loop's body.
 Every address and size is explicit, so that the driver can check all of it before it runs anything.
 
 The header keeps the word positions that NXP's runtime reads sizes from, but a magic of its own: this
@@ -29,7 +29,7 @@ from openneutron.compiler.microcode.expression import *  # noqa: F403
 from openneutron.compiler.microcode.forms import *  # noqa: F403  (this module is the format, all of it)
 from openneutron.compiler.microcode.forms import Params, dims_text
 from openneutron.compiler.microcode.kernels import *  # noqa: F403
-from openneutron.compiler.microcode.kernels import PARAMS, Cascade, Kernel, Prefetch, Wait
+from openneutron.compiler.microcode.kernels import PARAMS, Cascade, Kernel, Loop, Prefetch, Wait
 from openneutron.compiler.microcode.records import *  # noqa: F403
 from openneutron.compiler.microcode.records import (
     U32,
@@ -248,13 +248,15 @@ def disassemble(program: Program) -> list[str]:
             shape = list(d.dims[: d.rank])
             where = f" in scratch at {d.place - 1}" if d.place else ""
             lines.append(f"; {name}{i}: {DType(d.dtype).name.lower()}{shape} {d.bytes} bytes{where}")
-    stages = 0  # of the last cascade, still to come
+    stages = 0  # of the last cascade or loop, still to come
     for i, call in enumerate(program.calls):
         text = " ".join(_operand(call, name) for name, _ in layout(type(call)))
         lines.append(f"{i:4d}  {'  ' if stages else ''}{call.kernel.name.lower():<18} {text}")
         stages = max(0, stages - 1)
         if isinstance(call, Cascade):
             stages = call.stages
+        elif isinstance(call, Loop):
+            stages = call.body
         if (tail := tail_of(type(call))) is not None:
             items = getattr(call, tail[0])
             lines += [f"      ; {' '.join(map(str, row))}" for row in _rows(items, 10)]

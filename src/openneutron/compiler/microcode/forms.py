@@ -7,9 +7,10 @@ class that its record derives from, and with it cost, striping and threading; th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 from math import prod
 from typing import Annotated, Any, ClassVar, Protocol
 
@@ -25,6 +26,10 @@ from openneutron.compiler.microcode.records import (
     Limit,
     Range,
     Strides,
+    Word,
+    format_of,
+    layout,
+    word_bytes,
 )
 
 
@@ -61,6 +66,28 @@ class Ref:
     def plus(self, offset: int) -> Ref:
         """The address `offset` bytes further on."""
         return Ref(self.region, self.index, self.rows, self.offset + offset)
+
+
+def addresses_of(cls: type) -> tuple[tuple[str, int], ...]:
+    """The path and the byte position of every `Ref` in a layout, in order; its tail has none."""
+    return _addresses(cls)
+
+
+@cache
+def _addresses(cls: Any) -> tuple[tuple[str, int], ...]:
+    return tuple(_find_addresses(cls, "", 0))
+
+
+def _find_addresses(cls: type, path: str, at: int) -> Iterator[tuple[str, int]]:
+    for name, word in layout(cls):
+        if isinstance(word, Word):
+            at += word_bytes(word) * (word.count or 1)
+            continue
+        if word is Ref:
+            yield path + name, at
+        else:
+            yield from _find_addresses(word, f"{path}{name}.", at)
+        at += format_of(word).size
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ def header_text() -> str:
         members = [(m.name, int(m)) for m in enum]
         doc = (enum.__doc__ or "").strip().splitlines()[0]
         lines += _enum(f"Neutron{enum.__name__}", f"NEUTRON_{prefix}_", members, doc)
-    parts = (mc.Ref, mc.View, mc.Window, mc.Broadcast, mc.Step, mc.Operand, mc.Instruction)
+    parts = (mc.Ref, mc.View, mc.Window, mc.Broadcast, mc.Step, mc.Move, mc.Operand, mc.Instruction)
     shared = (*parts, mc.Descriptor, mc.Header, *mc.FORM_LAYOUTS)
     for cls in (*shared, *(mc.PARAMS[k] for k in mc.Kernel)):
         lines += _struct(cls)
@@ -153,6 +153,16 @@ def header_text() -> str:
         f"    X({k.name}, neutron_{k.name.lower()}, {struct_name(cls)}, {cls.form.name})"
         for k in mc.Kernel
         for cls in [mc.PARAMS[k]]
+    ]
+    lines += [row + " \\" for row in rows[:-1]] + [rows[-1], ""]
+    lines += [
+        "/* Every NeutronRef in a record: X(KIND, parameter struct, member). */",
+        "#define NEUTRON_FOR_EACH_ADDRESS(X) \\",
+    ]
+    rows = [
+        f"    X({k.name}, {struct_name(mc.PARAMS[k])}, {path})"
+        for k in mc.Kernel
+        for path, _ in mc.addresses_of(mc.PARAMS[k])
     ]
     lines += [row + " \\" for row in rows[:-1]] + [rows[-1], "", "#endif", ""]
     return "\n".join(lines)

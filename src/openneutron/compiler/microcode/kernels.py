@@ -60,7 +60,8 @@ from openneutron.compiler.microcode.records import (
     U32x4,
 )
 
-MAX_STAGES = 128  # of a cascade
+MAX_STAGES = 128  # of a cascade, and calls of a loop
+MAX_TIMES = 0xFFFFFF  # that a loop runs
 
 
 class Kernel(IntEnum):
@@ -95,6 +96,7 @@ class Kernel(IntEnum):
     CONV_2D_PLANAR = 26
     ISLAND = 27
     LOOKUP = 28
+    LOOP = 29
 
 
 # --- kernels that move data -----------------------------------------------------------------------
@@ -628,6 +630,44 @@ class Cascade(Params):
 
     def moved(self) -> int:
         return 0  # beyond what its stages do: see `cost.cascade_cost`
+
+    def written(self) -> int:
+        return 0
+
+
+# --- several calls again and again --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Move:
+    """Part of a loop: an address of one of its calls, by its position in bytes, and how far it moves a turn.
+
+    Only addresses of activations move; those of constants stay.
+    """
+
+    call: U16
+    at: U16
+    stride: I32
+
+    def __str__(self) -> str:
+        return f"{self.call}:{self.at}{self.stride:+}"
+
+
+@dataclass(frozen=True)
+class Loop(Params):
+    """The next `body` calls run `times` times, one after the other; `moves` say which addresses move on.
+
+    The body has no cascades and no loops. Moves are in the order of the calls, and of the addresses in each.
+    """
+
+    kernel = Kernel.LOOP
+    body: Annotated[U32, Range(1, MAX_STAGES)]
+    times: Annotated[U32, Range(1, MAX_TIMES)]
+    count: U32
+    moves: Annotated[tuple[Move, ...], Tail(Move)]
+
+    def moved(self) -> int:
+        return 0  # what its calls do is theirs
 
     def written(self) -> int:
         return 0
