@@ -28,8 +28,11 @@ class StripedGraph(RandomGraph):
             x = self._joined(before, x)
             if self._int(0, 9) == 0:
                 self.outputs.append(x)  # something in the middle is wanted too
-        if self._int(0, 2) == 0:
+        ending = self._int(0, 5)
+        if ending < 2:
             x = self._head(x)
+        elif ending < 4:
+            x = self._planes(x)
         self.outputs.append(x)
 
     def graph(self) -> Graph:
@@ -120,6 +123,10 @@ class StripedGraph(RandomGraph):
         axes = self.b.ints((1, 2))
         shape = (1, x.shape[3])
         return self.b.op(Builtin.MEAN, [x, axes], shape, self._quant(), options={"keepDims": False})
+
+    def _planes(self, x: Tensor) -> Tensor:
+        n, h, w, c = x.shape
+        return self.b.op(Builtin.TRANSPOSE, [x, self.b.ints((0, 3, 1, 2))], (n, c, h, w), x.quant)
 
 
 def striped_graph(seed: int) -> Graph:

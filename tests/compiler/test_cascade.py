@@ -14,7 +14,7 @@ from openneutron.compiler.result import CompiledGraph
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.litert.build import Builder
 from openneutron.litert.file import read, write
-from openneutron.litert.ir import Activation, Builtin, Graph, Padding, Quant
+from openneutron.litert.ir import Activation, Builtin, Graph, Padding, Quant, Tensor
 from openneutron.litert.reference import run_reference
 from openneutron.options import CompileOptions
 from openneutron.run.native import NativeModel
@@ -227,3 +227,77 @@ def test_a_map_wanted_outside_is_whole():
     for a, b in zip(run(whole, picture()), run(striped, picture()), strict=True):
         np.testing.assert_array_equal(a, b)
     assert cascades(striped)
+
+
+def joined(way: str) -> Graph:
+    """A small map made large by one of the operators that do so, and small again."""
+    b, rng = Builder(), np.random.default_rng(0)
+    quant = Quant.per_tensor(0.05, -128)
+    plain = {"padding": int(Padding.SAME), "strideH": 1, "strideW": 1, "dilationHFactor": 1,
+             "dilationWFactor": 1, "fusedActivationFunction": int(Activation.RELU)}  # fmt: skip
+
+    def weights(*shape: int) -> list[Tensor]:
+        values = b.const(rng.integers(-127, 128, shape, np.int8), Quant.per_tensor(0.01))
+        return [values, b.const(np.zeros(shape[0], np.int32), Quant.per_tensor(0.0005))]
+
+    def conv(x: Tensor, channels: int) -> Tensor:
+        inputs = [x, *weights(channels, 3, 3, x.shape[3])]
+        return b.op(Builtin.CONV_2D, inputs, (*x.shape[:3], channels), quant, options=plain)
+
+    x = conv(b.input("x", (1, 16, 16, 4), quant=Quant.per_tensor(0.05, 3)), 8)
+    n, h, w, c = x.shape
+    large = (n, 2 * h, 2 * w, 16)
+    if way == "concatenation":
+        parts = [conv(x, 24), conv(x, 24), x]
+        x = b.op(
+            Builtin.CONCATENATION,
+            parts,
+            (n, h, w, 56),
+            quant,
+            options={"axis": 3, "fusedActivationFunction": 0},
+        )
+    elif way == "transposed convolution":
+        values, bias = weights(16, 3, 3, c)
+        options = {"padding": 0, "strideH": 2, "strideW": 2, "fusedActivationFunction": 0}
+        x = b.op(Builtin.TRANSPOSE_CONV, [b.ints(large), values, x, bias], large, quant, options=options)
+    elif way == "depth to space":
+        x = b.op(Builtin.DEPTH_TO_SPACE, [conv(x, 64)], large, quant, options={"blockSize": 2})
+    else:
+        x = conv(x, 16)
+        kind = Builtin.RESIZE_BILINEAR if way == "bilinear" else Builtin.RESIZE_NEAREST_NEIGHBOR
+        options = {"alignCorners": False, "halfPixelCenters": True}
+        x = b.op(kind, [x, b.ints(large[1:3])], large, quant, options=options)
+    x = conv(x, 2)
+    n, h, w, c = x.shape
+    return b.graph([b.op(Builtin.TRANSPOSE, [x, b.ints((0, 3, 1, 2))], (n, c, h, w), quant)])
+
+
+@pytest.mark.parametrize(
+    "way", ["concatenation", "transposed convolution", "depth to space", "nearest", "bilinear"]
+)
+def test_what_makes_a_map_large_is_never_whole(way):
+    graph = read(write(joined(way)))
+    striped = check_equal(graph, random_inputs(graph, 0), oracle=True, cycle_budget=ANY)
+    largest = max(op.output.nbytes for op in graph.ops)
+    ports = sum(t.nbytes for t in (*graph.inputs, *graph.outputs))
+    assert striped.reserve_bytes < largest / 2 + ports, (striped.reserve_bytes, largest, ports)
+
+
+def test_networks_along_one_axis_roll_whatever_their_shapes():
+    """Element-wise operators in three dimensions between convolutions in four share rows with them."""
+    b, rng = Builder(), np.random.default_rng(0)
+    quant = Quant.per_tensor(0.05, 3)
+    x = b.input("x", (1, 200, 4), quant=quant)
+    options = {"padding": int(Padding.SAME), "strideH": 1, "strideW": 1, "dilationHFactor": 1,
+               "dilationWFactor": 1, "fusedActivationFunction": 0}  # fmt: skip
+    for channels in (32, 32, 4):
+        flat = b.reshape(x, (1, 1, *x.shape[1:]))
+        shape = (channels, 1, 3, x.shape[2])
+        weights = b.const(rng.integers(-127, 128, shape, np.int8), Quant.per_tensor(0.01))
+        bias = b.const(np.zeros(channels, np.int32), Quant.per_tensor(0.0005))
+        y = b.op(Builtin.CONV_2D, [flat, weights, bias], (1, 1, 200, channels), quant, options=options)
+        y = b.reshape(y, (1, 200, channels))
+        x = b.op(Builtin.LOGISTIC, [y], y.shape, Quant.per_tensor(1 / 256, -128))
+    graph = b.graph([x])
+    striped = check_equal(graph, random_inputs(graph, 0), oracle=True, cycle_budget=ANY)
+    assert striped.reserve_bytes < 200 * 32 / 2

@@ -172,7 +172,7 @@ def added_cycles(stage: Stage, made: np.ndarray, alone: bool) -> float:
 def overlapping(lives: Lives, wave: Wave, first: int, last: int) -> tuple[int, int] | None:
     """The buffer whose place the output may take best, and how far before it the output must begin."""
     out, maps = wave.stages[0].output, lives.maps
-    if not starts_own_buffer(lives, out, last):
+    if wave.stages[0].scattered or not starts_own_buffer(lives, out, last):
         return None
     best: tuple[int, int, int] | None = None
     # What is read as a whole; of a picture in planes rows die too.

@@ -76,6 +76,7 @@ class Stage:
     whole: tuple[Tensor, ...]  # activations that must be complete before it starts
     works: tuple[RowWork, ...]  # of its calls
     output: Tensor
+    scattered: bool = False  # a row of it is not in one place: nothing of the cascade may read it
 
     @cached_property
     def work(self) -> RowWork:
@@ -105,6 +106,8 @@ def stage_of(op: Op, calls: Sequence[KernelCall], target: Target) -> Stage | Non
     """The operator as a stage, given the calls that compute it whole; None if it cannot be one."""
     if not calls or len(op.outputs) != 1:
         return None
+    if op.kind is Builtin.TRANSPOSE:
+        return _to_planes(op, calls, target)
     out = op.output
     if not is_map(out) or not 1 < rows_of(out) <= MOST_ROWS:
         return None
@@ -118,6 +121,21 @@ def stage_of(op: Op, calls: Sequence[KernelCall], target: Target) -> Stage | Non
     height, row = rows_of(out), out.nbytes // rows_of(out)
     works = tuple(row_work(call, height // found.unit, target) for call in narrow)
     return Stage(op, found.unit, height, row, found.reads, found.whole, works, out)
+
+
+def _to_planes(op: Op, calls: Sequence[KernelCall], target: Target) -> Stage | None:
+    """A feature map's channels apart, as PyTorch wants its outputs: every row goes to all planes."""
+    source, out = op.operand(0), op.output
+    last = source.rank - 1
+    if not is_map(source) or [int(p) for p in op.operand(1).array] != [0, last, *range(1, last)]:
+        return None
+    height = rows_of(source)
+    if not 1 < height <= MOST_ROWS or source.dtype not in ("int8", "uint8") or len(calls) != 1:
+        return None
+    (call,) = by_rows(op, calls, lambda tensor: dense_strides(tensor.shape)) or calls
+    reads = (Reach(source, 1, 0, 1, height, height),)
+    works = (row_work(call, height, target),)
+    return Stage(op, 1, height, out.nbytes // height, reads, (), works, out, scattered=True)
 
 
 @dataclass(frozen=True)
@@ -211,6 +229,8 @@ def by_rows(
     """
     if op.kind is Builtin.TRANSPOSE_CONV:
         return [_in_units(call, int(op.options["strideH"])) for call in calls]
+    if op.kind is Builtin.TRANSPOSE:
+        return [_transposed_by_rows(op, calls[0], strides_of)]
     if any(isinstance(call, mc.MoveForm) for call in calls):
         return _copies_by_rows(op, calls)
     if len(calls) != 1:
@@ -222,6 +242,20 @@ def _in_units(call: Any, unit: int) -> Any:
     """A call that writes every `unit`-th row of a rolling buffer: it counts in these."""
     ref = call.output.ref
     return replace(call, output=replace(call.output, ref=replace(ref, rows=ref.rows // unit)))
+
+
+def _transposed_by_rows(op: Op, call: Any, strides_of: Callable[[Tensor], list[int]]) -> KernelCall:
+    source = op.operand(0)
+    axis, ins, outs = _row_axis(source), strides_of(source), strides_of(op.output)
+    order = [axis, source.rank - 1, *range(axis + 1, source.rank - 1)]  # rows, channels, columns
+    pad = [0] * (mc.MAX_RANK - len(order))
+    moved = [outs[1 if a == source.rank - 1 else a + 1] for a in order]
+    return replace(
+        call,
+        dims=(source.shape[axis], *[1] * len(pad), *(source.shape[a] for a in order[1:])),
+        input_strides=(ins[axis], *pad, *(ins[a] for a in order[1:])),
+        output_strides=(moved[0], *pad, *moved[1:]),
+    )
 
 
 def _copies_by_rows(op: Op, calls: Sequence[KernelCall]) -> list[KernelCall] | None:

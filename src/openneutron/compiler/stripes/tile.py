@@ -116,7 +116,7 @@ class StepTimeline:
         own = added_cycles(sink, wave.made[0], alone=False)
         for first in range(last, -1, -1):
             stage = self.stages[first]
-            if stage is None or last - first >= self.longest:
+            if stage is None or last - first >= self.longest or (stage.scattered and first < last):
                 return
             records += len(stage.works)
             if records > MOST_STAGES or records * len(wave.stripes) > MOST_STEPS:
