@@ -13,8 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import pytest
 from hypothesis import settings
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"  # beside the checkout, perhaps
-SHARED_MODELS = SHARED / "models"
+from tests.trained import SHARED
 
 # Sources for firmware with ExecuTorch's runtime: beside the checkout, unless the environment names others.
 for name, file in (("EXECUTORCH_SOURCE", "executorch-src.tar.xz"), ("CMSIS_NN_SOURCE", "cmsis-nn.tar.xz")):
@@ -54,16 +53,10 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def pytest_report_header() -> str:
     """One line about what lies beside the repository."""
-    skip = "" if SHARED_MODELS.is_dir() else "not there, tests of trained models are skipped"
-    return f"../shared/models: {skip or 'there'}"
-
-
-@pytest.fixture(scope="session")
-def shared_models() -> Path:
-    """Trained models of others, beside the repository."""
-    if not SHARED_MODELS.is_dir():
-        pytest.skip("there is no ../shared/models beside the repository")
-    return SHARED_MODELS
+    models = "there" if (SHARED / "models").is_dir() else "not there, the zoo's networks stand in"
+    named = all(os.environ.get(name) for name in ("EXECUTORCH_SOURCE", "CMSIS_NN_SOURCE"))
+    sources = "there" if named else "not there, firmware with ExecuTorch's runtime is not tested"
+    return f"../shared/models: {models}; ../shared/sources: {sources}"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.trained import NAMES, trained_model
+
 CONTRACT = {
     "program", "partitions", "npu_nodes", "cpu_nodes", "macs_npu", "macs_cpu", "scratch_bytes",
     "sram_prefetch_bytes", "weights_bytes", "program_bytes", "fits", "cycles_estimated", "kernels",
@@ -144,11 +146,11 @@ def test_pt2_float_and_quantized(cli):
         assert cli("run", f"{name}.pte").code == 0
 
 
-@pytest.mark.parametrize("model", ["mlperf_tiny_ic_resnet8_int8", "mlperf_tiny_kws_dscnn_int8"])
-def test_tflite_of_others_equals_the_reference(cli, shared_models, model):
+@pytest.mark.parametrize("model", NAMES)
+def test_tflite_of_others_equals_the_reference(cli, model):
     from openneutron.litert.reference import run_reference
 
-    file = shared_models / f"{model}.tflite"
+    file = trained_model(model)
     done = cli("compile", file, "-o", "a.pte", "--json")
     assert done.code == 0, done.err
     assert done.json["partitions"] == 1 and done.json["macs_npu"] > 2_000_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openneutron.package.pte import inspect_program
+from tests.trained import trained_model
 
 pytestmark = pytest.mark.slow
 
@@ -30,8 +31,8 @@ def test_profile_of_a_run(cli):
     assert all(call["ops"] and call["nodes"] and call["host_us"] > 0 for call in profile["calls"])
 
 
-def test_what_is_refused(cli, shared_models, tmp_path):
-    kws = shared_models / "mlperf_tiny_kws_dscnn_int8.tflite"
+def test_what_is_refused(cli, tmp_path):
+    kws = trained_model("mlperf_tiny_kws_dscnn_int8")
     for argv, code, text in (
         (("compile", kws, "--etrecord", "x.etrecord"), 2, "option --etrecord"),
         (("run", kws, "--etdump", "x.etdp"), 2, "option --etdump"),

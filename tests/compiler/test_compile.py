@@ -19,11 +19,12 @@ from openneutron.run.native import NativeModel
 from openneutron.target import find_target
 from tests.compiler.fuzz import WAYS, try_seed
 from tests.compiler.graphs import random_graph, random_inputs
+from tests.trained import trained_model
 
 TARGET = find_target("imxrt700")
 TRAINED = {
-    "mlperf_tiny_ic_resnet8_int8.tflite": 49_152,
-    "mlperf_tiny_kws_dscnn_int8.tflite": 16_000,
+    "mlperf_tiny_ic_resnet8_int8": 49_152,
+    "mlperf_tiny_kws_dscnn_int8": 16_000,
 }
 PLAIN, STREAMED = CompileOptions(), CompileOptions(fetch_constants_to_sram=True)
 Q = Quant.per_tensor(0.05, 3)
@@ -57,8 +58,8 @@ def test_however_random_graphs_are_compiled_they_are_exact(seeds):
 
 @pytest.mark.parametrize("name", TRAINED)
 @pytest.mark.parametrize("options", [PLAIN, STREAMED], ids=["plain", "streamed"])
-def test_trained_models_are_exact(name, options, shared_models):
-    path = shared_models / name
+def test_trained_models_are_exact(name, options):
+    path = trained_model(name)
     graph = read(path.read_bytes(), name)
     result = compiled(graph, options)
     reference = Reference(path.read_bytes())

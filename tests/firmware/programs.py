@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
-import pytest
 import torch
 
 from openneutron.firmware.build import Firmware
@@ -16,8 +14,7 @@ from openneutron.options import CompileOptions
 from openneutron.package.program import CompiledProgram
 from openneutron.pipeline import compile_litert
 from tests.programs import compiled_for
-
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "models"
+from tests.trained import trained_model
 
 
 class TwoParts(torch.nn.Module):
@@ -35,7 +32,7 @@ class TwoParts(torch.nn.Module):
 def compiled(
     name: str, prefetch: bool = False, sram: int | None = None, optimise: str = "performance"
 ) -> CompiledProgram:
-    """A program by name: of the zoo, a small MobileNetV2, one with two delegates, or a shared .tflite."""
+    """A program by name: of the zoo, a small MobileNetV2, one with two delegates, or a .tflite of others."""
     options = CompileOptions(
         fetch_constants_to_sram=prefetch,
         sram_bytes=sram,
@@ -43,9 +40,7 @@ def compiled(
         optimise=optimise,
     )
     if name.endswith(".tflite"):
-        if not (SHARED / name).exists():
-            pytest.skip(f"there is no ../shared/models/{name} beside the repository")
-        return compile_litert((SHARED / name).read_bytes(), options, name)
+        return compile_litert(trained_model(name.removesuffix(".tflite")).read_bytes(), options, name)
     if name == "two_parts":
         return compiled_for(TwoParts(), [(1, 2, 10, 10)], options=options)
     if name == "mobilenet_v2_small":

@@ -1,23 +1,17 @@
 """Trained .tflite models that others made, through the open compiler: LiteRT's reference bit for bit."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from openneutron.litert.reference import Reference
 from openneutron.run.litert import load_litert
 from tests.programs import assert_same
-
-MODELS = Path(__file__).resolve().parents[3] / "shared" / "models"
-NAMES = ("mlperf_tiny_ic_resnet8_int8", "mlperf_tiny_kws_dscnn_int8")
+from tests.trained import NAMES, trained_model
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_trained_model(name: str) -> None:
-    path = MODELS / f"{name}.tflite"
-    if not path.exists():
-        pytest.skip(f"{path.name} is not beside the repository")
+    path = trained_model(name)
     program, reference = load_litert(path), Reference(path.read_bytes())
     rng = np.random.default_rng(0)
     for _ in range(50):
