@@ -201,6 +201,16 @@ def test_ranges_hold_zero_and_stay_within_what_was_seen(choice):
     assert float(empty.calculate_qparams()[0]) > 0
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_what_was_seen_before_a_larger_value_stays_where_it_was(sign):
+    settings = {"dtype": torch.int8, "quant_min": -128, "quant_max": 127, "qscheme": torch.per_tensor_affine}
+    observer = RangeObserver("percentile", **settings)
+    observer(sign * torch.rand(20000, generator=torch.Generator().manual_seed(0)))
+    observer(torch.tensor([sign * 40.0]))
+    low, high = observer.range()
+    assert 0.95 < high - low < 1.1 and (low == 0) == (sign == 1)
+
+
 @pytest.mark.parametrize("plan", ["balanced", "best"])
 def test_a_plan_mends_what_a_scale_per_tensor_cannot_hold_and_is_the_same_each_time(plan):
     data, test = samples(16), samples(16, seed=9)
