@@ -206,40 +206,38 @@ class Lookup(Params):
 
 
 _WINDOW_VALUES = ("window.kernel_h", "window.kernel_w", "window.in_c")
-_CONV_LIMITS = (Limit("MOST_VALUES", (1 << 28) - 1, _WINDOW_VALUES),)
 
 # --- convolutions, products, pools ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Conv2D(WindowForm):
+class Convolution(WindowForm):
+    """int8 convolution, one group: what every channel is scaled by stands in `channels`."""
+
+    limits = (Limit("MOST_VALUES", (1 << 28) - 1, _WINDOW_VALUES),)
+    weights: Ref
+    channels: Ref
+    input_zero: Int8
+    output_zero: Int8
+    clamp_min: Int8
+    clamp_max: Int8
+
+
+@dataclass(frozen=True)
+class Conv2D(Convolution):
     """int8 convolution, one group; `weights` packed in blocks of 8 channels x 4 values (see `pack_matrix`).
 
     `channels` holds int32[3][out_c]: bias with the input's zero point folded in, multiplier, shift.
     """
 
     kernel = Kernel.CONV_2D
-    limits = _CONV_LIMITS
-    weights: Ref
-    channels: Ref
-    input_zero: Int8
-    output_zero: Int8
-    clamp_min: Int8
-    clamp_max: Int8
 
 
 @dataclass(frozen=True)
-class Conv2DPointwise(WindowForm):
+class Conv2DPointwise(Convolution):
     """Conv2D with a 1x1 window and no padding: the input is used in place."""
 
     kernel = Kernel.CONV_2D_POINTWISE
-    limits = _CONV_LIMITS
-    weights: Ref
-    channels: Ref
-    input_zero: Int8
-    output_zero: Int8
-    clamp_min: Int8
-    clamp_max: Int8
 
 
 @dataclass(frozen=True)
