@@ -40,7 +40,7 @@ test-fast: $(READY) ## the test suite without the slow tests
 	$(PY) -m pytest -n 2 -m "not slow" $(PYTEST_ARGS) $(TESTS)
 
 BIOME := node_modules/.bin/biome
-NPM_TOOLS := { [ node_modules -nt package.json ] || { npm install --silent && touch node_modules; }; }
+NPM_TOOLS := { [ node_modules -nt package-lock.json ] || { npm install --no-save --silent && touch node_modules; }; }
 C_FILES = $(shell git ls-files '*.c' '*.h' '*.cpp' | grep -v runtime/generated)
 
 lint: $(READY) lint-scripts ## ruff, mypy, the import contracts, clang-format, biome

@@ -30,22 +30,23 @@ NEUTRON_INLINE int16x2_t neutron_odd(uint32_t word) {
     return result;
 }
 
-/* neutron_scale (arithmetic.h) with a multiplier that is not negative and a right shift of at least 1, `less` being
- * the shift less 1: halves are rounded away from zero by taking 1 from a negative number and rounding up. */
-NEUTRON_INLINE int32_t neutron_scale_plain(int32_t x, int32_t multiplier, uint32_t right_minus_1) {
+/* neutron_scale (arithmetic.h) with a multiplier that is not negative and a right shift of at least 1: halves are
+ * rounded away from zero by taking 1 from a negative number and rounding up. */
+NEUTRON_INLINE int32_t neutron_scale_down(int32_t x, int32_t multiplier, uint32_t right_minus_1) {
     uint64_t wide = (uint64_t)((int64_t)x * multiplier + (INT64_C(1) << 30));
     int32_t high = (int32_t)((uint32_t)(wide >> 32) << 1 | (uint32_t)wide >> 31);
     return (((high + (high >> 31)) >> right_minus_1) + 1) >> 1;
 }
 
-NEUTRON_INLINE int neutron_is_plain(int32_t multiplier, int32_t shift) {
+NEUTRON_INLINE int neutron_scales_down(int32_t multiplier, int32_t shift) {
     return multiplier >= 0 && shift < 0 && shift > -32;
 }
 
 NEUTRON_INLINE int32_t neutron_requantize_one(int32_t sum, int32_t multiplier, int32_t shift, int32_t zero, int32_t low,
                                               int32_t high) {
-    int32_t scaled = neutron_is_plain(multiplier, shift) ? neutron_scale_plain(sum, multiplier, (uint32_t)(-1 - shift))
-                                                         : neutron_scale(sum, multiplier, shift);
+    int32_t scaled = neutron_scales_down(multiplier, shift)
+                         ? neutron_scale_down(sum, multiplier, (uint32_t)(-1 - shift))
+                         : neutron_scale(sum, multiplier, shift);
     return neutron_clamp(neutron_add32(scaled, zero), low, high);
 }
 

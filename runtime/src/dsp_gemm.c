@@ -151,16 +151,16 @@ OUTLINE void store(const NeutronGemm *g, uint32_t row, uint32_t channel, int32_t
 /* The sums of one channel for two rows. */
 NEUTRON_INLINE void store_2(const NeutronGemm *g, uint32_t row, uint32_t channel, int32_t first, int32_t second) {
     int32_t multiplier = g->raw ? 0 : g->multiplier[channel], shift = g->raw ? 0 : g->shift[channel];
-    if (!neutron_is_plain(multiplier, shift)) {
+    if (!neutron_scales_down(multiplier, shift)) {
         store(g, row, channel, first);
         store(g, row + 1u, channel, second);
         return;
     }
     int32_t zero = g->zero, low = g->low, high = g->high;
     int8_t *out = g->out + row * g->out_pitch + channel;
-    out[0] = (int8_t)neutron_clamp(neutron_scale_plain(first, multiplier, (uint32_t)(-1 - shift)) + zero, low, high);
+    out[0] = (int8_t)neutron_clamp(neutron_scale_down(first, multiplier, (uint32_t)(-1 - shift)) + zero, low, high);
     out[g->out_pitch] =
-        (int8_t)neutron_clamp(neutron_scale_plain(second, multiplier, (uint32_t)(-1 - shift)) + zero, low, high);
+        (int8_t)neutron_clamp(neutron_scale_down(second, multiplier, (uint32_t)(-1 - shift)) + zero, low, high);
 }
 
 /* Two rows of one block of channels, in pairs. */
