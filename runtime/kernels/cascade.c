@@ -4,7 +4,7 @@
  * copy of the stage's parameters in which only the range of rows is the step's. The check phase goes through the
  * same steps and checks the same copies, so that what runs is exactly what was checked.
  */
-#include "kernel.h"
+#include "parallel.h"
 
 static bool is_stage(uint32_t kind) {
     switch ((NeutronForm)neutron_forms[kind]) {
@@ -129,7 +129,7 @@ int32_t neutron_cascade(const NeutronMachine *machine, const void *parameters) {
             NeutronCallCopy stage;
             memcpy(&stage, record + 4, size - 4u);
             NEUTRON_TRY(narrow(&stage, (NeutronForm)neutron_forms[kind], step, &y));
-            NEUTRON_TRY(neutronKernels[kind](machine, &stage));
+            NEUTRON_TRY(neutron_call(machine, kind, &stage));
         }
         if (hooks && hooks->trace) hooks->trace(hooks->context, call, kind, 0);
     }
