@@ -47,10 +47,11 @@ INLINE __m512i operand(const int8_t *from, const Operand *o, int half) {
 }
 
 INLINE uint32_t add(const NeutronAddParams *p, const NeutronRow *row, const Operand *left, const Operand *right,
-                    int a_half, int b_half) {
+                    int a_half, int b_half, int positive) {
     const Operand a = *left, b = *right; /* copies, which no store can change */
-    const NeutronRightScale16 scale =
+    NeutronRightScale16 scale =
         neutron_scale16(_mm512_set1_epi32(p->output_multiplier), _mm512_set1_epi32(p->output_shift)).short_way;
+    if (positive) neutron_for_positive16(&scale);
     const __m512i constant = _mm512_set1_epi32(a.constant + b.constant + NEUTRON_RIGHT_OFFSET);
     const __m512i zero = _mm512_set1_epi16((int16_t)p->output_zero);
     const __m512i low = _mm512_set1_epi8((char)p->clamp_min), high = _mm512_set1_epi8((char)p->clamp_max);
@@ -62,7 +63,7 @@ INLINE uint32_t add(const NeutronAddParams *p, const NeutronRow *row, const Oper
         for (uint32_t r = 0; r < 4; ++r) {
             const uint32_t at = i + 16u * r;
             __m512i sum = _mm512_add_epi32(operand(row->a + at, &a, a_half), operand(row->b + at, &b, b_half));
-            x[r] = neutron_scale_right16(_mm512_add_epi32(sum, constant), &scale);
+            x[r] = neutron_scale_right16(_mm512_add_epi32(sum, constant), &scale, positive);
         }
         __m512i first = _mm512_adds_epi16(_mm512_packs_epi32(x[0], x[1]), zero);
         __m512i second = _mm512_adds_epi16(_mm512_packs_epi32(x[2], x[3]), zero);
@@ -79,11 +80,16 @@ void neutron_add_row_avx512(const void *parameters, const NeutronRow *row) {
         const Operand a = make_operand(p->a_zero, p->left_shift, p->a_multiplier, p->a_shift);
         const Operand b = make_operand(p->b_zero, p->left_shift, p->b_multiplier, p->b_shift);
         const int right_only = p->output_multiplier >= 0 && p->output_shift >= -30 && p->output_shift <= -1;
+        const int positive = p->clamp_min >= p->output_zero; /* as in avx512.h */
         uint32_t done = 0;
-        if (right_only && a.half && b.half) done = add(p, row, &a, &b, 1, 1);
-        else if (right_only && a.half && b.narrow) done = add(p, row, &a, &b, 1, 0);
-        else if (right_only && a.narrow && b.half) done = add(p, row, &a, &b, 0, 1);
-        else if (right_only && a.narrow && b.narrow) done = add(p, row, &a, &b, 0, 0);
+        if (right_only && a.half && b.half)
+            done = positive ? add(p, row, &a, &b, 1, 1, 1) : add(p, row, &a, &b, 1, 1, 0);
+        else if (right_only && a.half && b.narrow)
+            done = positive ? add(p, row, &a, &b, 1, 0, 1) : add(p, row, &a, &b, 1, 0, 0);
+        else if (right_only && a.narrow && b.half)
+            done = positive ? add(p, row, &a, &b, 0, 1, 1) : add(p, row, &a, &b, 0, 1, 0);
+        else if (right_only && a.narrow && b.narrow)
+            done = positive ? add(p, row, &a, &b, 0, 0, 1) : add(p, row, &a, &b, 0, 0, 0);
         rest.a += done;
         rest.b += done;
         rest.out += done;

@@ -70,12 +70,23 @@ static inline __m512i neutron_apply_scale16(__m512i x, const NeutronScale16 *s) 
  * With h = floor((x m + 2^30) / 2^31), the first rounding, the second one is floor((h + 2^(s-1) - (h < 0)) / 2^s).
  * All constants go into the 64-bit product, of x and 2m, so that its upper half is h + 2^(s-1) - 1. x < 0 stands
  * for h < 0: they differ only where x < 0 and h = 0, and then the result is 0 either way. The offset makes x
- * unsigned, so that twice the multiplier still fits, and the 1 that is to be added for x >= 0 is its bit 30. */
-static inline __m512i neutron_scale_right16(__m512i x, const NeutronRightScale16 *s) {
+ * unsigned, so that twice the multiplier still fits, and the 1 that is to be added for x >= 0 is its bit 30.
+ *
+ * `positive`: the result of a negative x does not matter, so long as it is not above 0 (behind a ReLU it is clamped).
+ * That 1 is then among the constants: see neutron_for_positive16. */
+static inline __attribute__((always_inline)) __m512i neutron_scale_right16(__m512i x, const NeutronRightScale16 *s,
+                                                                           int positive) {
     __m512i even = _mm512_add_epi64(_mm512_mul_epu32(x, s->even), s->even_add);
     __m512i odd = _mm512_add_epi64(_mm512_mul_epu32(_mm512_srli_epi64(x, 32), s->odd), s->odd_add);
     __m512i high = _mm512_mask_shuffle_epi32(odd, 0x5555, even, (_MM_PERM_ENUM)0xF5);
-    return _mm512_srav_epi32(_mm512_add_epi32(high, _mm512_srli_epi32(x, 30)), s->right);
+    if (!positive) high = _mm512_add_epi32(high, _mm512_srli_epi32(x, 30));
+    return _mm512_srav_epi32(high, s->right);
+}
+
+static inline void neutron_for_positive16(NeutronRightScale16 *s) {
+    const __m512i one = _mm512_set1_epi64(INT64_C(1) << 32);
+    s->even_add = _mm512_add_epi64(s->even_add, one);
+    s->odd_add = _mm512_add_epi64(s->odd_add, one);
 }
 
 /* What the short way needs for eight channels, in 256-bit registers. */
@@ -107,11 +118,19 @@ static inline NeutronRightScale8 neutron_right_scale8(__m256i multiplier, __m256
 }
 
 /* neutron_scale_right16 of eight values. */
-static inline __m256i neutron_scale_right8(__m256i x, const NeutronRightScale8 *s) {
+static inline __attribute__((always_inline)) __m256i neutron_scale_right8(__m256i x, const NeutronRightScale8 *s,
+                                                                          int positive) {
     __m256i even = _mm256_add_epi64(_mm256_mul_epu32(x, s->even), s->even_add);
     __m256i odd = _mm256_add_epi64(_mm256_mul_epu32(_mm256_srli_epi64(x, 32), s->odd), s->odd_add);
     __m256i high = _mm256_mask_shuffle_epi32(odd, 0x55, even, (_MM_PERM_ENUM)0xF5);
-    return _mm256_srav_epi32(_mm256_add_epi32(high, _mm256_srli_epi32(x, 30)), s->right);
+    if (!positive) high = _mm256_add_epi32(high, _mm256_srli_epi32(x, 30));
+    return _mm256_srav_epi32(high, s->right);
+}
+
+static inline void neutron_for_positive8(NeutronRightScale8 *s) {
+    const __m256i one = _mm256_set1_epi64x(INT64_C(1) << 32);
+    s->even_add = _mm256_add_epi64(s->even_add, one);
+    s->odd_add = _mm256_add_epi64(s->odd_add, one);
 }
 
 #endif

@@ -20,6 +20,7 @@ typedef struct {
     __m512i even[3], odd[3]; /* weights of the window's rows for the first and the second output */
     __m512i start;
     NeutronRightScale16 scale;
+    int positive;          /* as in avx512.h */
     __m512i pixels, order; /* how a load is put in order, and the results of four registers */
 } Constants;
 
@@ -80,6 +81,8 @@ static int set_up(Constants *k, const NeutronDepthwiseConv2DParams *p, const int
     }
     const NeutronScale16 scale = neutron_scale16(_mm512_loadu_si512(multiplier), _mm512_loadu_si512(shift));
     k->scale = scale.short_way;
+    k->positive = p->clamp_min >= p->output_zero;
+    if (k->positive) neutron_for_positive16(&k->scale);
     k->start = _mm512_add_epi32(_mm512_loadu_si512(start), _mm512_set1_epi32(NEUTRON_RIGHT_OFFSET));
     k->pixels = pixel_order(out_c);
     k->order = result_order(out_c, p->window.stride_w);
@@ -123,7 +126,7 @@ INLINE void step(const int8_t *const rows[3], size_t at, const Constants *k, uin
 
 /* A row of `bytes` bytes, 64 at a time. */
 INLINE void output_row(const NeutronDepthwiseConv2DParams *p, const Constants *constants, const int8_t *const rows[3],
-                       uint32_t channels, uint32_t stride, int8_t *out, size_t bytes) {
+                       uint32_t channels, uint32_t stride, int positive, int8_t *out, size_t bytes) {
     const Constants k = *constants; /* a copy, which no store can change */
     const __m512i zero = _mm512_set1_epi16((int16_t)p->output_zero);
     const __m512i low = _mm512_set1_epi8((char)p->clamp_min), high = _mm512_set1_epi8((char)p->clamp_max);
@@ -135,7 +138,7 @@ INLINE void output_row(const NeutronDepthwiseConv2DParams *p, const Constants *c
 #pragma GCC unroll 4
         for (uint32_t r = 0; r < 4; r += each, at += move) step(rows, at, &k, stride, x + r);
 #pragma GCC unroll 4
-        for (uint32_t r = 0; r < 4; ++r) x[r] = neutron_scale_right16(x[r], &k.scale);
+        for (uint32_t r = 0; r < 4; ++r) x[r] = neutron_scale_right16(x[r], &k.scale, positive);
         __m512i first = _mm512_adds_epi16(_mm512_packs_epi32(x[0], x[1]), zero);
         __m512i second = _mm512_adds_epi16(_mm512_packs_epi32(x[2], x[3]), zero);
         __m512i result = _mm512_permutexvar_epi32(k.order, _mm512_packs_epi16(first, second));
@@ -183,12 +186,18 @@ int neutron_depthwise_narrow_vnni(const NeutronDepthwiseConv2DParams *p, const i
                 next = y + 1;
             }
             int8_t *out = output + neutron_row_offset(&p->output, w->out_h, b, oy);
-            if (c == 8u) {
-                if (w->stride_w == 1) output_row(p, &k, rows, 8, 1, out, bytes);
-                else output_row(p, &k, rows, 8, 2, out, bytes);
+            if (c == 8u && w->stride_w == 1) {
+                if (k.positive) output_row(p, &k, rows, 8, 1, 1, out, bytes);
+                else output_row(p, &k, rows, 8, 1, 0, out, bytes);
+            } else if (c == 8u) {
+                if (k.positive) output_row(p, &k, rows, 8, 2, 1, out, bytes);
+                else output_row(p, &k, rows, 8, 2, 0, out, bytes);
+            } else if (w->stride_w == 1) {
+                if (k.positive) output_row(p, &k, rows, 16, 1, 1, out, bytes);
+                else output_row(p, &k, rows, 16, 1, 0, out, bytes);
             } else {
-                if (w->stride_w == 1) output_row(p, &k, rows, 16, 1, out, bytes);
-                else output_row(p, &k, rows, 16, 2, out, bytes);
+                if (k.positive) output_row(p, &k, rows, 16, 2, 1, out, bytes);
+                else output_row(p, &k, rows, 16, 2, 0, out, bytes);
             }
         }
     }

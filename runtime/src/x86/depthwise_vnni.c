@@ -32,7 +32,7 @@ typedef struct {
     Four start;
     NeutronRightScale8 right[4];
     NeutronScale8 scale[4];
-    int right_only;
+    int right_only, positive; /* as in avx512.h */
     __mmask32 lanes;
     uint32_t channel;
     __m256i zero; /* a pixel outside the input */
@@ -91,23 +91,25 @@ static void set_up(Block *block, const NeutronDepthwiseConv2DParams *p, const in
                                     _mm256_cmpgt_epi32_mask(start, _mm256_sub_epi32(_mm256_setzero_si256(), limit)));
         block->right_only &= neutron_all_right8(m, s) && small == 0xFF;
     }
+    block->positive = block->right_only && p->clamp_min >= p->output_zero;
     for (uint32_t q = 0; q < 4 && block->right_only; ++q) {
         block->start.q[q] = _mm256_add_epi32(block->start.q[q], _mm256_set1_epi32(NEUTRON_RIGHT_OFFSET));
+        if (block->positive) neutron_for_positive8(&block->right[q]);
     }
 }
 
 /* The bytes of one or two outputs. Both are scaled before one is stored, with constants that are loaded once. */
 INLINE void store(const NeutronDepthwiseConv2DParams *p, const Block *block, Four *sums, uint32_t outputs, int full,
-                  int8_t *const *out) {
+                  int positive, int8_t *const *out) {
     const __m256i low = _mm256_set1_epi8((char)p->clamp_min), high = _mm256_set1_epi8((char)p->clamp_max);
     __m256i bytes[2];
-    if (block->right_only) {
+    if (positive || block->right_only) {
         const __m256i zero = _mm256_set1_epi16((int16_t)p->output_zero);
 #pragma GCC unroll 4
         for (uint32_t q = 0; q < 4; ++q) {
             const NeutronRightScale8 right = block->right[q];
 #pragma GCC unroll 2
-            for (uint32_t i = 0; i < outputs; ++i) sums[i].q[q] = neutron_scale_right8(sums[i].q[q], &right);
+            for (uint32_t i = 0; i < outputs; ++i) sums[i].q[q] = neutron_scale_right8(sums[i].q[q], &right, positive);
         }
 #pragma GCC unroll 2
         for (uint32_t i = 0; i < outputs; ++i) {
@@ -183,7 +185,7 @@ INLINE void step(const Rows *rows, const Block *block, int32_t x, int inside, ui
 }
 
 INLINE void output_row(const NeutronDepthwiseConv2DParams *p, const Block *block, const Rows *rows, int8_t *out,
-                       uint32_t outputs, int full) {
+                       uint32_t outputs, int full, int positive) {
     const NeutronWindow *w = &p->window;
     const size_t pixel = p->output.pixel;
     int32_t x = -w->pad_left;
@@ -198,7 +200,7 @@ INLINE void output_row(const NeutronDepthwiseConv2DParams *p, const Block *block
         } else {
             step(rows, block, x, 0, outputs, full, kept, sums);
         }
-        store(p, block, sums, outputs, full, to);
+        store(p, block, sums, outputs, full, positive, to);
     }
 }
 
@@ -224,11 +226,15 @@ void neutron_depthwise_rows_vnni(const NeutronDepthwiseConv2DParams *p, const in
                     int8_t *out = output + neutron_row_offset(&p->output, w->out_h, b, oy);
                     const int full = block.lanes == UINT32_MAX;
                     if (w->stride_w == 1) {
-                        if (full) output_row(p, &block, &rows, out, 2, 1);
-                        else output_row(p, &block, &rows, out, 2, 0);
+                        if (full && block.positive) output_row(p, &block, &rows, out, 2, 1, 1);
+                        else if (full) output_row(p, &block, &rows, out, 2, 1, 0);
+                        else if (block.positive) output_row(p, &block, &rows, out, 2, 0, 1);
+                        else output_row(p, &block, &rows, out, 2, 0, 0);
                     } else {
-                        if (full) output_row(p, &block, &rows, out, 1, 1);
-                        else output_row(p, &block, &rows, out, 1, 0);
+                        if (full && block.positive) output_row(p, &block, &rows, out, 1, 1, 1);
+                        else if (full) output_row(p, &block, &rows, out, 1, 1, 0);
+                        else if (block.positive) output_row(p, &block, &rows, out, 1, 0, 1);
+                        else output_row(p, &block, &rows, out, 1, 0, 0);
                     }
                 }
             }

@@ -22,7 +22,8 @@ typedef struct {
     uint32_t channel, count;
     __m512i start[2];
     NeutronScale16 scale[2];
-    int fast;
+    int fast;     /* the short way of scaling, */
+    int positive; /* and of that the shorter one */
 } Strip;
 
 INLINE __m512i join(__m256i low, __m256i high) { return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1); }
@@ -68,8 +69,9 @@ static void store(const NeutronGemm *g, const Strip *s, uint32_t row, __m512i fi
     }
     const __m512i zero = _mm512_set1_epi32(g->zero);
     if (s->fast) {
-        first = neutron_scale_right16(first, &s->scale[0].short_way);
-        second = neutron_scale_right16(second, &s->scale[1].short_way);
+        const NeutronRightScale16 *scale[2] = {&s->scale[0].short_way, &s->scale[1].short_way};
+        first = s->positive ? neutron_scale_right16(first, scale[0], 1) : neutron_scale_right16(first, scale[0], 0);
+        second = s->positive ? neutron_scale_right16(second, scale[1], 1) : neutron_scale_right16(second, scale[1], 0);
     } else {
         first = neutron_apply_scale16(first, &s->scale[0]);
         second = neutron_apply_scale16(second, &s->scale[1]);
@@ -92,7 +94,7 @@ static __attribute__((noinline)) void store_each(const NeutronGemm *g, const Str
 
 /* The same for a tile of full registers that takes the short way: four registers at a time are packed and put in order. */
 INLINE void store_tile(const NeutronGemm *g, const Strip *s, uint32_t row, uint32_t rows, uint32_t registers,
-                       __m512i sums[][2]) {
+                       int positive, __m512i sums[][2]) {
     const __m512i zero = _mm512_set1_epi16((int16_t)g->zero);
     const __m512i low = _mm512_set1_epi8((char)g->low), high = _mm512_set1_epi8((char)g->high);
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
@@ -104,7 +106,7 @@ INLINE void store_tile(const NeutronGemm *g, const Strip *s, uint32_t row, uint3
     for (uint32_t h = 0; h < registers; ++h) {
         const NeutronRightScale16 scale = s->scale[h].short_way;
 #pragma GCC unroll 16
-        for (uint32_t r = 0; r < rows; ++r) sums[r][h] = neutron_scale_right16(sums[r][h], &scale);
+        for (uint32_t r = 0; r < rows; ++r) sums[r][h] = neutron_scale_right16(sums[r][h], &scale, positive);
     }
 #pragma GCC unroll 4
     for (uint32_t r = 0; r < rows; r += each, to += each * pitch) {
@@ -194,7 +196,11 @@ INLINE void tile(const NeutronProduct *p, const Strip *s, uint32_t row, uint32_t
         }
     }
     if (!edge && rows % (4u / registers) == 0 && s->fast && g->raw == NULL) {
-        store_tile(g, s, row, rows, registers, sums);
+        if (s->positive) {
+            store_tile(g, s, row, rows, registers, 1, sums);
+        } else {
+            store_tile(g, s, row, rows, registers, 0, sums);
+        }
         return;
     }
     __m512i kept[2u * ROWS][2]; /* a copy, or else the sums would be in memory all along */
@@ -216,11 +222,11 @@ INLINE __m256i half(__m512i x) { return _mm512_castsi512_si256(x); }
 
 /* store_tile for four rows. */
 INLINE void store_four8(const NeutronGemm *g, const Strip *s, const NeutronRightScale8 *scale, uint32_t row,
-                        const __m256i *sums) {
+                        int positive, const __m256i *sums) {
     const __m256i zero = _mm256_set1_epi16((int16_t)g->zero);
     __m256i x[4];
 #pragma GCC unroll 4
-    for (uint32_t r = 0; r < 4; ++r) x[r] = neutron_scale_right8(sums[r], scale);
+    for (uint32_t r = 0; r < 4; ++r) x[r] = neutron_scale_right8(sums[r], scale, positive);
     __m256i bytes = _mm256_packs_epi16(_mm256_adds_epi16(_mm256_packs_epi32(x[0], x[1]), zero),
                                        _mm256_adds_epi16(_mm256_packs_epi32(x[2], x[3]), zero));
     bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
@@ -267,7 +273,10 @@ INLINE void tile8(const NeutronProduct *p, const Strip *s, uint32_t row, uint32_
         const NeutronRightScale8 scale = {half(of->even), half(of->odd), half(of->even_add), half(of->odd_add),
                                           half(of->right)};
 #pragma GCC unroll 4
-        for (uint32_t r = 0; r < rows; r += 4u) store_four8(&p->g, s, &scale, row + r, sums + r);
+        for (uint32_t r = 0; r < rows; r += 4u) {
+            if (s->positive) store_four8(&p->g, s, &scale, row + r, 1, sums + r);
+            else store_four8(&p->g, s, &scale, row + r, 0, sums + r);
+        }
         return;
     }
     __m512i kept[2u * ROWS][2];
@@ -386,8 +395,10 @@ static Strip prepare(const NeutronProduct *p, uint32_t channel) {
         small &= _mm512_cmpge_epi32_mask(_mm512_abs_epi32(s->start[h]), _mm512_setzero_si512());
         s->fast = s->fast && s->scale[h].right_only && small == 0xFFFF;
     }
+    s->positive = s->fast && g->low >= g->zero;
     for (uint32_t h = 0; h < 2 && s->fast && g->raw == NULL; ++h) {
         s->start[h] = _mm512_add_epi32(s->start[h], _mm512_set1_epi32(NEUTRON_RIGHT_OFFSET));
+        if (s->positive) neutron_for_positive16(&s->scale[h].short_way);
     }
     return strip;
 }
