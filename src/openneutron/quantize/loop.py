@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -57,7 +59,8 @@ def calibrate_and_quantize(
 
 def prepare(model: GraphModule | ExportedProgram, quantizer: Quantizer) -> GraphModule:
     """The model with observers in place, to be calibrated."""
-    return prepare_pt2e(run_passes(_module_of(model), BEFORE_PREPARE, PTQ), quantizer)
+    with _names_counted():
+        return prepare_pt2e(run_passes(_module_of(model), BEFORE_PREPARE, PTQ), quantizer)
 
 
 def train_and_quantize(
@@ -80,7 +83,8 @@ def prepare_to_train(model: GraphModule | ExportedProgram, quantizer: Quantizer)
 
     `train()` and `eval()` work on it as on any module.
     """
-    prepared = prepare_qat_pt2e(_module_of(model), quantizer)
+    with _names_counted():
+        prepared = prepare_qat_pt2e(_module_of(model), quantizer)
     allow_exported_model_train_eval(prepared)
     move_exported_model_to_train(prepared)
     return prepared
@@ -91,6 +95,33 @@ def convert_trained(prepared: GraphModule, calibration_inputs: Iterable[tuple[An
     move_exported_model_to_eval(prepared)
     _observe(prepared, calibration_inputs)
     return fold_quantized(convert_pt2e(prepared))
+
+
+@contextmanager
+def _names_counted() -> Iterator[None]:
+    """Let torch count on from the last name of an observer.
+
+    It looks for a free one from 0 on, every time: of a long recurrent network that is most of the work.
+    """
+    module: Any = import_module("torch.ao.quantization.fx.prepare")  # its package has a function of that name
+    slow = module.get_new_attr_name_with_prefix
+    after: dict[str, int] = {}
+
+    def quick(prefix: str) -> Callable[[torch.nn.Module], str]:
+        def find(module: torch.nn.Module) -> str:
+            number = after.get(prefix, 0)
+            while hasattr(module, name := f"{prefix}{number}"):
+                number += 1
+            after[prefix] = number + 1
+            return name
+
+        return find
+
+    module.get_new_attr_name_with_prefix = quick
+    try:
+        yield
+    finally:
+        module.get_new_attr_name_with_prefix = slow
 
 
 def _module_of(model: GraphModule | ExportedProgram) -> GraphModule:

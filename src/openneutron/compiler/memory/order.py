@@ -101,13 +101,23 @@ def _pieces(jobs: Sequence[Job]) -> list[list[int]]:
     pieces: list[list[int]] = []
     placed = 0
     for cut in range(count):
-        if (before[cut] | after[cut]).bit_count() != count - 1:
+        if before[cut].bit_count() + after[cut].bit_count() != count - 1:
             continue
-        piece = [i for i in range(count) if before[cut] >> i & 1 and not placed >> i & 1]
+        piece = _members(before[cut] & ~placed)
         pieces += [piece, [cut]] if piece else [[cut]]
         placed |= before[cut] | 1 << cut
-    rest = [i for i in range(count) if not placed >> i & 1]
+    rest = _members(((1 << count) - 1) & ~placed)
     return [*pieces, rest] if rest else pieces
+
+
+def _members(jobs: int) -> list[int]:
+    """The numbers in a bit set, in order."""
+    result = []
+    while jobs:
+        last = jobs & -jobs
+        result.append(last.bit_length() - 1)
+        jobs ^= last
+    return result
 
 
 class _Search:

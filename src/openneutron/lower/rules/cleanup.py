@@ -129,11 +129,13 @@ def _first_like(g: Rewriter, t: Tensor) -> Tensor:
 
 def merge_common_ops(g: Rewriter, op: Op) -> bool:
     """Of ops that compute the same from the same, the first stays."""
-    computed = next((t for t in op.inputs if t is not None and not t.is_const), None)
-    if computed is None or op.kind is Builtin.CUSTOM or len(op.outputs) != 1:
+    inputs = [t for t in op.inputs if t is not None]
+    if all(t.is_const for t in inputs) or op.kind is Builtin.CUSTOM or len(op.outputs) != 1:
         return False
+    # Twins read the same: all are among the readers of any input, and the fewest are quickly looked through.
     # The graph's order decides which is first: the readers of a tensor are in no order once rules have fired.
-    twins = [other for other in g.readers(computed) if other is not op and _computes_same(other, op)]
+    readers = min((g.readers(t) for t in inputs), key=len)
+    twins = [other for other in readers if other is not op and _computes_same(other, op)]
     if not twins:
         return False
     order = {other: index for index, other in enumerate(g.ops)}
