@@ -72,3 +72,14 @@ def test_cells_called_one_after_the_other():
 def test_layers_that_share_weights_in_depth_have_ranges_of_their_own():
     found = scales(Deep(), "aten.relu.default", (1, 4))
     assert len(found) == 6
+
+
+def test_tensors_with_many_readers_are_joined_as_torchao_would(monkeypatch):
+    model = Sequence(nn.LSTM(4, 6, batch_first=True)).eval()
+    samples = [(torch.randn(1, 7, 4),) for _ in range(2)]
+    found = []
+    for many in (64, 3):
+        monkeypatch.setattr("openneutron.quantize.sharing._MANY", many)
+        quantized = quantize_model(model, samples, accuracy="fast")
+        found.append([(n.name, str(n.target), str(n.args)) for n in quantized.graph.nodes])
+    assert found[0] == found[1]

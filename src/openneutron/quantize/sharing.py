@@ -2,7 +2,9 @@
 
 An annotation may refer to another tensor's parameters, and torchao by itself joins all that is said of one
 tensor. Where the two make a circle (a tensor joined to a part of itself), it would follow them forever. So
-every reference is made to point at the one specification of its group that refers to nothing.
+every reference is made to point at the one specification of its group that refers to nothing. Of a tensor
+with many readers, as a recurrent layer of many steps has them, torchao compares every two and recurses from
+one to the next: those are joined here alone.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 Place = Any  # a node (its output) or a pair of nodes (an input): what torchao calls EdgeOrNode
 # What torchao compares before it joins two specifications of one tensor.
 _COMPARED = ("dtype", "is_dynamic", "quant_min", "quant_max", "qscheme", "ch_axis", "scale", "zero_point")
+_MANY = 64  # readers of a tensor that torchao is not left to join
 
 
 def flatten_sharing(model: GraphModule) -> None:
@@ -32,7 +35,7 @@ def flatten_sharing(model: GraphModule) -> None:
 
     def root(place: Place) -> Place:
         while parents[place] != place:
-            place = parents[place]
+            parents[place] = place = parents[parents[place]]
         return place
 
     def join(a: Place, b: Place) -> None:
@@ -47,19 +50,29 @@ def flatten_sharing(model: GraphModule) -> None:
             join(spec.edge_or_node, place)
     for node in model.graph.nodes:
         places = [p for p in (node, *((node, user) for user in node.users)) if p in specs]
-        for place in places[1:]:
-            for other in places[: places.index(place)]:
-                if _may_join(place) and _alike(specs[root(place)], specs[root(other)]):
-                    join(other, place)
+        different: list[Place] = []
+        for place in places:
+            joins = [o for o in different if _may_join(place) and _alike(specs[root(place)], specs[root(o)])]
+            for other in joins:
+                join(other, place)
+            different += [] if joins else [place]
+    crowd = {user for node in model.graph.nodes if len(node.users) > _MANY for user in node.users}
     groups: dict[Place, list[Place]] = {}
     for place in specs:
         groups.setdefault(root(place), []).append(place)
     for found, (first, *others) in groups.items():
-        refers = any(isinstance(specs[place], SharedQuantizationSpec) for place in (first, *others))
+        refers = any(
+            isinstance(specs[place], SharedQuantizationSpec)
+            or (place if isinstance(place, Node) else place[1]) in crowd
+            for place in (first, *others)
+        )
         if refers and not isinstance(specs[found], SharedQuantizationSpec):
             _say(first, specs[found])  # torchao meets places in this order, and must know the one referred to
             for place in others:
                 _say(place, SharedQuantizationSpec(first))
+    for user in crowd:
+        if (annotation := user.meta.get(Q_ANNOTATION_KEY)) is not None:
+            annotation.allow_implicit_sharing = False
 
 
 def _specifications(model: GraphModule) -> Iterator[tuple[Place, QuantizationSpecBase]]:
