@@ -69,11 +69,16 @@ def test_a_cascade_equals_its_stages_whole():
     assert [k for k, _ in models[0].profile([x])] == kernels
 
 
-def _cascade(steps: list[tuple[int, int, int]], stages: int = 3, count: int = 0, drop: int = 0) -> bytes:
+def _cascade(
+    steps: list[tuple[int, int, int]], stages: int = 3, count: int = 0, drop: int = 0, ring: int = 0
+) -> bytes:
     microcode, _ = cascade_program()
     program = decode(microcode)
     call = mc.Cascade(stages, count or len(steps), tuple(mc.Step(*s) for s in steps))
-    return encode(replace(program, calls=(call, *program.calls[1 : len(program.calls) - drop])))
+    _, conv, *others = program.calls
+    source = replace(conv.input, ref=replace(conv.input.ref, rows=ring))
+    calls = (call, replace(conv, input=source), *others)
+    return encode(replace(program, calls=calls[: len(calls) - drop]))
 
 
 @pytest.mark.parametrize(
@@ -84,6 +89,7 @@ def _cascade(steps: list[tuple[int, int, int]], stages: int = 3, count: int = 0,
         (_cascade([(1, 0, 9)]), "kernel's range (call 0"),
         (_cascade([(0, 2, 2)]), "kernel's range (call 0"),
         (_cascade([(0, 0, 4)]), "memory region (call 0"),  # four rows in a ring of three
+        (_cascade([(0, 1, 2)], ring=2), "memory region (call 0"),  # a window of three rows on a ring of two
         (_cascade([(1, 0, 3)]), "memory region (call 0"),  # three in one of two, by a table
         (_cascade([(2, 0, 3)]), "memory region (call 0"),  # and by a sum
         (_cascade([(0, 0, 1)], stages=0), "kernel's range (call 0"),
