@@ -54,12 +54,14 @@ class Branches(torch.nn.Module):
         y = self.second(torch.relu(self.first(x)))
         if self.tail == "input":
             return y, torch.atan(x)
+        if self.tail == "itself":
+            return y, x
         if self.tail == "two":
             return (self.second(torch.relu(self.first(torch.atan(y)))), y)
         return (torch.atan(y),)
 
 
-@pytest.mark.parametrize("tail", ["output", "input", "two"])
+@pytest.mark.parametrize("tail", ["output", "input", "itself", "two"])
 def test_whatever_else_reads_a_tensor(tail):
     inputs = [(torch.randn(1, 3, 24, 24, generator=torch.Generator().manual_seed(n)),) for n in range(2)]
     model = quantize_model(Branches(tail).eval(), inputs)
