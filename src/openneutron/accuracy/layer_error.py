@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from openneutron.quantize.measure import decibel
+
 LOWEST, HIGHEST = -128, 127  # of int8
 
 
@@ -141,13 +143,6 @@ class Evidence:
     def _power(self, name: str, a: np.ndarray, b: np.ndarray | float) -> None:
         difference = a - b
         self.powers[name] = self.powers.get(name, 0.0) + float(difference @ difference)
-
-
-def decibel(signal: float, noise: float) -> float:
-    """The ratio of two powers."""
-    if noise == 0:
-        return math.inf
-    return 10 * math.log10(signal / noise) if signal else -math.inf
 
 
 def _flat(array: np.ndarray) -> np.ndarray:

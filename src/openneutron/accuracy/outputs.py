@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from openneutron.accuracy.layer_error import decibel
+from openneutron.quantize.measure import decibel
 
 _WORST = 3  # samples that are named
 

@@ -14,6 +14,7 @@ from openneutron import ops
 from openneutron.fx import bind_args, op_name
 from openneutron.ops.spec import Weighted
 from openneutron.passes.patterns import fusible_activation_after
+from openneutron.quantize.prepared import behind
 from openneutron.quantize.schemes import EPS, WEIGHT_RANGE
 
 
@@ -29,7 +30,7 @@ class WeightTrial:
             spec = ops.find(op_name(node)) if node.op == "call_function" else None
             if spec is None or not isinstance(spec.quantize, Weighted) or spec.quantize.channel_axis is None:
                 continue
-            weight = _behind(bind_args(node)[spec.quantize.weight])
+            weight = behind(bind_args(node)[spec.quantize.weight])
             if not isinstance(weight, Node) or weight.op != "get_attr":
                 continue
             chain = [node]
@@ -59,7 +60,7 @@ class WeightTrial:
             def value(item: Any, previous: Any = result, first: bool = node is chain[0]) -> Any:
                 if not isinstance(item, Node):
                     return item
-                source = _behind(item)
+                source = behind(item)
                 if source is weight:
                     return self._tried[layer]
                 if not first and source is chain[0]:
@@ -79,13 +80,6 @@ class WeightTrial:
         for part in str(node.target).split("."):
             found = getattr(found, part)
         return found.detach()
-
-
-def _behind(node: Any) -> Any:
-    """The node an observer looks at."""
-    while isinstance(node, Node) and node.op == "call_module":
-        node = node.args[0]
-    return node
 
 
 def _activation(node: Node) -> Node | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,9 +87,8 @@ class _Converter:
         lowering = Lowering(self.build, self._lookup)
         for cluster in self.clusters:
             append_cluster(self.build, lowering, cluster, self.tensors)
-        output = self.program.graph.output_node()
         outputs: list[Tensor] = []
-        for node in _flat(output.args[0]):
+        for node in results_of(self.program):
             tensor = self._output(node)
             # Each output is memory of its own: an input given back, or what is there already, is copied.
             taken = tensor in outputs or tensor in self.build.inputs
@@ -182,5 +180,7 @@ def _memory(node: Node) -> tuple[list[int], tuple[int, ...], str]:
     return list(tensor.dim_order()), tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
 
 
-def _flat(values: Any) -> Sequence[Node]:
+def results_of(program: ExportedProgram) -> list[Any]:
+    """What a program returns: nodes, or plain values among them."""
+    values = program.graph.output_node().args[0]
     return list(values) if isinstance(values, list | tuple) else [values]

@@ -17,7 +17,7 @@ from openneutron.fx import bind_args, op_name, overload, remove_assertions, sour
 from openneutron.litert.build import Builder
 from openneutron.litert.build import Names as FreshNames
 from openneutron.litert.ir import Graph, Quant, Tensor
-from openneutron.lower.convert import append_cluster
+from openneutron.lower.convert import append_cluster, results_of
 from openneutron.lower.layout import strip_border_transposes
 from openneutron.lower.real import ANY, RealBuilder, RealValue, real_lowering
 from openneutron.lower.rules import finish
@@ -121,8 +121,7 @@ class _Whole:
                 append_cluster(self.build, lowering, self.ends[node], self.tensors)
             elif node.op == "call_function" and node not in self.inside:
                 self._node(node, real)
-        output = self.program.graph.output_node()
-        return self.build.graph([self._output(n) for n in _flat(output.args[0])])
+        return self.build.graph([self._output(n) for n in results_of(self.program)])
 
     def _lookup(self, value: Value) -> Tensor:
         return self.tensors[value.name]
@@ -255,7 +254,3 @@ def _refuse(node: Node, reason: str) -> None:
         reason,
         "Write the model without it, or compile it: what the NPU does not take runs on the CPU there.",
     )
-
-
-def _flat(values: Any) -> list[Any]:
-    return list(values) if isinstance(values, list | tuple) else [values]

@@ -117,6 +117,12 @@ def trunc(b: Builder, x: Tensor) -> Tensor:
     return apply(b, Builtin.SELECT_V2, negative, ceil(b, x), floor(b, x))
 
 
+def per_axis(value: Any, count: int) -> list[Any]:
+    """An argument of a window, which may be one number for all axes, as one for each."""
+    values = [value] if isinstance(value, int) else list(value)
+    return values * count if len(values) == 1 else values
+
+
 def quant_of(call: Call) -> Quant:
     """The parameters of the result."""
     assert call.out.quant is not None, f"{call.name} has no quantized result"

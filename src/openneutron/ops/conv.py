@@ -9,7 +9,7 @@ import numpy as np
 
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Activation, Builtin, Padding, Quant, Tensor
-from openneutron.ops.common import at_most, fused, nxp_limit, quant_of
+from openneutron.ops.common import at_most, fused, nxp_limit, per_axis, quant_of
 from openneutron.ops.spec import Call, Case, Constraint, Lowering, OpSpec, Value, Weighted
 
 # --------------------------------------------------------------------------------------------------
@@ -44,10 +44,7 @@ def rows_after(size: int, out: int, kernel: int, stride: int, before: int) -> in
 
 def spatial(value: Any, dims: int, default: int) -> list[int]:
     """A per-dimension argument for `dims` spatial dimensions, as two values (height 1 for 1-D)."""
-    values = [value] if isinstance(value, int) else list(value)
-    if len(values) == 1:
-        values *= dims
-    return [default] * (2 - dims) + [int(v) for v in values]
+    return [default] * (2 - dims) + [int(v) for v in per_axis(value, dims)]
 
 
 def as_nchw(shape: tuple[int, ...], dims: int) -> tuple[int, ...]:

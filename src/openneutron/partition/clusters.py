@@ -34,6 +34,7 @@ from openneutron.partition.constants import (
     Constants,
     per_tensor_quant,
 )
+from openneutron.passes.patterns import only_user
 
 
 def _lower_requantize(at: Lowering, call: Call) -> Tensor:
@@ -298,12 +299,12 @@ class _Finder:
                 )
             body.append(picks[0])
         activation = Activation.NONE
-        if spec.fuses_activation and (user := _only_user(body[-1])) is not None:
+        if spec.fuses_activation and (user := only_user(body[-1])) is not None:
             follower = _fused_activation(user)
             if follower is not None:
                 activation = follower
                 body.append(user)
-        while (user := _only_user(body[-1])) is not None and _is_plain_copy(user):
+        while (user := only_user(body[-1])) is not None and _is_plain_copy(user):
             body.append(user)
         return tuple(body), activation
 
@@ -356,10 +357,6 @@ class _Finder:
         return _value(bind_args(node)["input"], quant)
 
 
-def _only_user(node: Node) -> Node | None:
-    return next(iter(node.users)) if len(node.users) == 1 else None
-
-
 def _is_plain_copy(node: Node) -> bool:
     """A copy in float that changes no value: a reshape of channels-last data decomposes to one and a view."""
     if op_name(node) not in IDENTITY.names:
@@ -375,7 +372,7 @@ def _is_with_activation(nodes: Sequence[Node]) -> bool:
         len(nodes) == 2
         and spec is not None
         and spec.fuses_activation
-        and _only_user(nodes[0]) is nodes[1]
+        and only_user(nodes[0]) is nodes[1]
         and _fused_activation(nodes[1]) is not None
     )
 

@@ -17,6 +17,7 @@ from torch.fx import Node
 from openneutron.diagnostics import Reject, fail, nearest
 from openneutron.fx import bind_args, op_name, overload, sources, tensor_of
 from openneutron.ops import TABLE
+from openneutron.ops.common import per_axis
 from openneutron.options import CompileOptions, CustomDelegationOptions
 from openneutron.partition.clusters import Cluster, Rejected, find_clusters
 from openneutron.partition.constants import DEQUANTIZE
@@ -63,18 +64,13 @@ def rewrite_to_core(node: Node) -> None:
         source = tensor_of(args["input"])
         if source is None or source.dim() != dims + 2:
             return  # without a batch it decomposes to more than one operator
-        window = [_per_axis(args[k], dims) for k in ("stride", "padding", "dilation")]
+        window = [per_axis(args[k], dims) for k in ("stride", "padding", "dilation")]
         node.target = torch.ops.aten.convolution.default
         operands = (args["input"], args["weight"], args["bias"])
         node.args, node.kwargs = (*operands, *window, False, [0] * dims, args["groups"]), {}
     elif op in _SOFTMAX and (args := bind_args(node))["dtype"] is None:
         node.target = _SOFTMAX[op]
         node.args, node.kwargs = (args["self"], args["dim"], False), {}
-
-
-def _per_axis(value: Any, dims: int) -> list[int]:
-    values = list(value) if isinstance(value, list | tuple) else [value]
-    return values * dims if len(values) == 1 else values
 
 
 class TablePartitioner(Partitioner):

@@ -13,6 +13,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from openneutron.fx import bind_args, op_name, tensor_of
+from openneutron.ops.common import per_axis
 from openneutron.passes.graph import add_constant, constant, insert
 from openneutron.passes.patterns import batch_norm_after, fusible_activation_after, only_user
 
@@ -38,7 +39,7 @@ def rewrite_padding_before_norm(model: GraphModule) -> bool:
         weight = tensor_of(args["weight"])
         assert weight is not None
         kernel = weight.shape[2:]
-        dilation = _spread(args["dilation"], len(kernel))
+        dilation = per_axis(args["dilation"], len(kernel))
         total = [0] * len(kernel) if args["padding"] == "valid" else [
             d * (k - 1) for d, k in zip(dilation, kernel, strict=True)
         ]  # fmt: skip
@@ -48,16 +49,11 @@ def rewrite_padding_before_norm(model: GraphModule) -> bool:
             source, total = insert(node, aten.pad.default, (source, sides), like=node), [0] * len(kernel)
         node.target = _EXPLICIT[node.target]
         padding = [t // 2 for t in total]
-        stride = _spread(args["stride"], len(kernel))
+        stride = per_axis(args["stride"], len(kernel))
         node.args = (source, args["weight"], args["bias"], stride, padding, dilation, args["groups"])
         node.kwargs = {}
         changed = True
     return changed
-
-
-def _spread(value: int | list[int], count: int) -> list[int]:
-    values = [value] if isinstance(value, int) else list(value)
-    return values * count if len(values) == 1 else values
 
 
 def rewrite_linear_before_norm(model: GraphModule) -> bool:

@@ -14,22 +14,18 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from openneutron.ops.common import per_axis
 from openneutron.ops.pool import adaptive_windows, bands
 
 Tensor = torch.Tensor
 
 
-def _three(value: Any) -> list[int]:
-    values = [value] if isinstance(value, int) else list(value)
-    return values * 3 if len(values) == 1 else values
-
-
 def _max_pool3d(
     self: Tensor, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
 ) -> Tensor:
-    kernel = _three(kernel_size)
-    steps = _three(stride) if stride else kernel
-    pads, taps = _three(padding), _three(dilation)
+    kernel = per_axis(kernel_size, 3)
+    steps = per_axis(stride, 3) if stride else kernel
+    pads, taps = per_axis(padding, 3), per_axis(dilation, 3)
     *lead, depth, height, width = self.shape
     flat = self.reshape(*lead, depth, height * width)
     deep = F.max_pool2d(flat, (kernel[0], 1), (steps[0], 1), (pads[0], 0), (taps[0], 1), ceil_mode)
@@ -50,9 +46,9 @@ def _avg_pool3d(
     self: Tensor, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool, count_include_pad: bool,
     divisor_override: int | None,
 ) -> Tensor:  # fmt: skip
-    kernel = _three(kernel_size)
-    steps = _three(stride) if stride else kernel
-    pads = _three(padding)
+    kernel = per_axis(kernel_size, 3)
+    steps = per_axis(stride, 3) if stride else kernel
+    pads = per_axis(padding, 3)
     sizes = self.shape[-3:]
     outs = [_outputs(n, k, s, p, ceil_mode) for n, k, s, p in zip(sizes, kernel, steps, pads, strict=True)]
     if divisor_override or (count_include_pad and any(pads)):
@@ -95,8 +91,7 @@ def _outputs(size: int, kernel: int, stride: int, padding: int, ceil_mode: bool)
 
 def _adaptive_sizes(self: Tensor, output_size: Any, dims: int) -> list[int]:
     """The output's sizes; None among them keeps the input's."""
-    wanted = [output_size] * dims if isinstance(output_size, int) else list(output_size)
-    wanted = wanted * dims if len(wanted) == 1 else wanted
+    wanted = per_axis(output_size, dims)
     return [n if w is None else w for n, w in zip(self.shape[-dims:], wanted, strict=True)]
 
 

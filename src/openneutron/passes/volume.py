@@ -12,6 +12,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from openneutron.fx import bind_args, tensor_of
+from openneutron.ops.common import per_axis
 from openneutron.passes.graph import add_constant, constant, insert
 
 aten = torch.ops.aten
@@ -28,7 +29,7 @@ def rewrite_volume_convolutions(model: GraphModule) -> bool:
         if source is None or weight is None or result is None or source.dim() != 5:
             continue
         transposed = node.target is aten.conv_transpose3d.input
-        stride, dilation = _three(args["stride"]), _three(args["dilation"])
+        stride, dilation = per_axis(args["stride"], 3), per_axis(args["dilation"], 3)
         padding = _padding(args["padding"], weight, dilation)
         find = _transposed_taps if transposed else _taps
         taps = find(source.shape[2], result.shape[2], weight.shape[2], stride[0], padding[0], dilation[0])
@@ -43,7 +44,7 @@ def rewrite_volume_convolutions(model: GraphModule) -> bool:
             more: tuple[Any, ...] = (stride[1:], padding[1:], dilation[1:], args["groups"])
             target = aten.conv2d.default
             if transposed:
-                more = (*more[:2], _three(args["output_padding"])[1:], args["groups"], dilation[1:])
+                more = (*more[:2], per_axis(args["output_padding"], 3)[1:], args["groups"], dilation[1:])
                 target = aten.conv_transpose2d.input
             elif isinstance(args["padding"], str):
                 more, target = (more[0], args["padding"], *more[2:]), aten.conv2d.padding
@@ -65,12 +66,7 @@ def _padding(value: Any, weight: torch.Tensor, dilation: list[int]) -> list[int]
         return [0, 0, 0]
     if value == "same":
         return [d * (k - 1) // 2 for d, k in zip(dilation, weight.shape[2:], strict=True)]
-    return _three(value)
-
-
-def _three(value: Any) -> list[int]:
-    values = [value] if isinstance(value, int) else list(value)
-    return values * 3 if len(values) == 1 else values
+    return per_axis(value, 3)
 
 
 def _taps(depth: int, slices: int, taps: int, stride: int, padding: int, dilation: int) -> list[Any]:

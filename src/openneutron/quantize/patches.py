@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from openneutron.fx import bind_args, op_name
+from openneutron.ops.common import per_axis
 from openneutron.quantize.prepared import Layer
 from openneutron.quantize.walk import Step
 
@@ -55,7 +56,7 @@ def _patches(layer: Layer, x: Tensor, shape: torch.Size, share: int, generator: 
         return rows[_some(len(rows), share, generator)].T[None]
     args = bind_args(layer.node)
     rank = len(shape) - 2
-    stride, dilation = (_each(args[name], rank) for name in ("stride", "dilation"))
+    stride, dilation = (per_axis(args[name], rank) for name in ("stride", "dilation"))
     x = _padded(x, args["padding"], shape, dilation, rank)
     if rank == 1:
         x, shape = x[:, :, None], torch.Size((*shape[:2], 1, shape[2]))
@@ -82,13 +83,8 @@ def _padded(x: Tensor, padding: Any, shape: torch.Size, dilation: list[int], ran
         total = [d * (k - 1) for d, k in zip(dilation, shape[2:], strict=True)]
         sides = [side for t in reversed(total) for side in (t // 2, t - t // 2)]
     else:
-        sides = [side for p in reversed(_each(padding, rank)) for side in (p, p)]
+        sides = [side for p in reversed(per_axis(padding, rank)) for side in (p, p)]
     return F.pad(x, sides)
-
-
-def _each(value: Any, rank: int) -> list[int]:
-    values = [value] if isinstance(value, int) else list(value)
-    return values * rank if len(values) == 1 else values
 
 
 def _some(count: int, share: int, generator: torch.Generator) -> Tensor:
