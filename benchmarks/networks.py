@@ -34,20 +34,27 @@ class Network:
         return self.b.const(weights, Quant.per_axis(scales, axis=axis)), self.b.const(bias, bias_quant)
 
     def conv(
-        self, channels: int, kernel: int | tuple[int, int], stride: int = 1, relu: bool = True
+        self,
+        channels: int,
+        kernel: int | tuple[int, int],
+        stride: int = 1,
+        relu: bool = True,
+        padding: Padding = Padding.SAME,
     ) -> Network:
-        """SAME convolution; `channels` 0 means depthwise."""
+        """A convolution; `channels` 0 means depthwise."""
         kh, kw = (kernel, kernel) if isinstance(kernel, int) else kernel
         n, h, w, c = self.x.shape
         depthwise = channels == 0
         shape = (1, kh, kw, c) if depthwise else (channels, kh, kw, c)
         weights, bias = self._weights(self.x, shape, 3 if depthwise else 0)
-        options = {"padding": int(Padding.SAME), "strideH": stride, "strideW": stride, "dilationHFactor": 1,
+        options = {"padding": int(padding), "strideH": stride, "strideW": stride, "dilationHFactor": 1,
                    "dilationWFactor": 1,
                    "fusedActivationFunction": int(Activation.RELU6 if relu else Activation.NONE)}  # fmt: skip
         if depthwise:
             options["depthMultiplier"] = 1
         kind = Builtin.DEPTHWISE_CONV_2D if depthwise else Builtin.CONV_2D
+        if padding is Padding.VALID:
+            h, w = h - kh + 1, w - kw + 1
         out = (n, -(-h // stride), -(-w // stride), channels or c)
         self.x = self.b.op(kind, [self.x, weights, bias], out, self._quant(), options=options)
         return self
@@ -65,6 +72,24 @@ class Network:
         """Residual connection."""
         options = {"fusedActivationFunction": 0}
         self.x = self.b.op(Builtin.ADD, [other, self.x], self.x.shape, self._quant(), options=options)
+        return self
+
+    def double(self) -> Network:
+        """Nearest neighbours, twice the rows and columns."""
+        n, h, w, c = self.x.shape
+        options = {"alignCorners": False, "halfPixelCenters": False}
+        size = self.b.ints((2 * h, 2 * w))
+        kind = Builtin.RESIZE_NEAREST_NEIGHBOR
+        self.x = self.b.op(kind, [self.x, size], (n, 2 * h, 2 * w, c), self.x.quant, options=options)
+        return self
+
+    def beside(self, *others: Tensor) -> Network:
+        """Concatenation along the channels, of one scale."""
+        quant = self._quant()
+        parts = [self.b.op(Builtin.QUANTIZE, [t], t.shape, quant) for t in (*others, self.x)]
+        shape = (*self.x.shape[:3], sum(t.shape[3] for t in parts))
+        options = {"axis": 3, "fusedActivationFunction": 0}
+        self.x = self.b.op(Builtin.CONCATENATION, parts, shape, quant, options=options)
         return self
 
     def dense(self, size: int, relu: bool = True) -> Network:
@@ -138,12 +163,36 @@ def autoencoder() -> Graph:
     return net.b.graph([net.dense(640, relu=False).x])
 
 
-def wake_word() -> Graph:
+def wake_word(padding: Padding = Padding.SAME) -> Graph:
     """Streaming wake words as in MLPerf Tiny: 30 frames of 40 features, separable convolutions over time."""
     net = Network(1, 30, 1, 40)
     for channels, taps in ((128, 3), (128, 5), (128, 9), (32, 13)):
-        net.conv(0, (taps, 1)).conv(channels, 1)
+        net.conv(0, (taps, 1), padding=padding).conv(channels, 1)
     return net.classify(3)
+
+
+def unet() -> Graph:
+    """A U-Net on 64x64 pixels: 16 to 128 channels and back, two convolutions at each level."""
+    net = Network(1, 64, 64, 3)
+    kept = []
+    for channels in (16, 32, 64):
+        kept.append(net.conv(channels, 3).conv(channels, 3).x)
+        net.pool(Builtin.MAX_POOL_2D, (2, 2), (2, 2))
+    net.conv(128, 3).conv(128, 3)
+    for skip in reversed(kept):
+        channels = skip.shape[3]
+        net.conv(channels, 1).double().beside(skip).conv(channels, 3).conv(channels, 3)
+    return net.b.graph([net.conv(2, 1, relu=False).x])
+
+
+def vovnet() -> Graph:
+    """Two blocks of VoVNet: four convolutions in a row, of which all results are concatenated."""
+    net = Network(1, 64, 64, 3).conv(16, 3, 2)
+    for channels, out in ((16, 32), (24, 64)):
+        maps = [net.x, *(net.conv(channels, 3).x for _ in range(3))]
+        net.conv(channels, 3).beside(*maps).conv(out, 1).pool(Builtin.MAX_POOL_2D, (2, 2), (2, 2))
+    rows, columns = net.x.shape[1:3]
+    return net.pool(Builtin.AVERAGE_POOL_2D, (rows, columns), (1, 1)).classify(10)
 
 
 def shared(name: str) -> Callable[[], Graph]:
@@ -158,6 +207,9 @@ NETWORKS: dict[str, Callable[[], Graph]] = {
     "MobileNetV2-224": mobilenet_v2,
     "autoencoder 640": autoencoder,
     "wake word 30x40": wake_word,
+    "wake word, valid": lambda: wake_word(Padding.VALID),
+    "U-Net 64x64": unet,
+    "VoVNet 64x64": vovnet,
     "DS-CNN (MLPerf Tiny)": shared("mlperf_tiny_kws_dscnn_int8.tflite"),
     "ResNet-8 (MLPerf Tiny)": shared("mlperf_tiny_ic_resnet8_int8.tflite"),
 }

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Protocol
 
 import numpy as np
@@ -59,6 +60,15 @@ class CascadePlan:
     overlap: Overlap | None
 
 
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """Rows that a stage has made after each round and before it; it makes `unit` of them together."""
+
+    made: np.ndarray
+    before: np.ndarray
+    unit: int
+
+
 class Wave:
     """How far every stage is after each round, found from the last stage backwards.
 
@@ -74,58 +84,60 @@ class Wave:
         self._pace = pace
         self.made: list[np.ndarray] = []  # from the last stage to the first
         self.stages: list[Stage] = []
-        self.makers: dict[int, list[np.ndarray]] = {}  # of buffers, by their number
-        self.readers: dict[int, list[tuple[Reach, np.ndarray]]] = {}
+        self.makers: dict[int, list[Progress]] = {}  # of buffers, by their number
+        self.readers: dict[int, list[tuple[Reach, Progress]]] = {}
         self._maps = maps
         self._mirrored = mirrored
         self._push(sink, self.stripes)
 
     def add(self, stage: Stage, dies: bool) -> None:
         """Put a stage before those there are; `dies`: nothing behind the cascade reads what it makes."""
-        readers = [
-            (reach, at)
+        tops = [
+            reach.top(at.made)
             for reach, at in self.readers.get(self._maps.number[stage.output], ())
-            if self._maps.share(reach.tensor, stage.output)
+            if reach.tensor is stage.output or self._maps.share(reach.tensor, stage.output)
         ]
-        if readers:
-            made = np.maximum.reduce([reach.top(at) for reach, at in readers])
+        if tops:
+            made = reduce(np.maximum, tops)
             made = made if self._pace == 1 else _spread(made)
             if not dies and made[-1] < stage.height:
                 made = np.append(made[:-1], stage.height)
         else:  # only what comes after the cascade reads it: at the same pace
             count = len(self.stripes)
             made = -(-np.arange(1, count + 1) * stage.height // count)
-        self._push(stage, -(-made // stage.unit) * stage.unit)
+        self._push(stage, made if stage.unit == 1 else -(-made // stage.unit) * stage.unit)
 
     def rolling_rows(self, number: int) -> int:
         """The rows a buffer needs in memory if all its makers and readers are here; 0 for all of them."""
         makers, readers = self.makers[number], self.readers.get(number)
         if not readers:
             return 0
-        low = np.minimum.reduce([reach.low(_before(at)) for reach, at in readers])
-        for made in makers:
-            low = np.minimum(low, _before(made))  # also rows nobody reads have a place
-        units = (s.unit for s in self.stages if self._maps.number[s.output] == number)
-        unit = math.lcm(*units)  # whoever makes several rows at a time finds them behind one another
-        rows = -(-int(np.max(np.maximum.reduce(makers) - low)) // unit) * unit
+        low = reduce(np.minimum, [reach.low(at.before) for reach, at in readers])
+        low = reduce(
+            np.minimum, [maker.before for maker in makers], low
+        )  # also rows nobody reads have a place
+        unit = math.lcm(*(maker.unit for maker in makers))  # rows made together lie behind one another
+        rows = int(np.max(reduce(np.maximum, [maker.made for maker in makers]) - low))
+        rows = -(-rows // unit) * unit
         return rows if rows < self._maps.rows[number] else 0
 
     def _push(self, stage: Stage, made: np.ndarray) -> None:
         self.stages.append(stage)
         self.made.append(made)
-        self.makers.setdefault(self._maps.number[stage.output], []).append(made)
+        at = Progress(made, _before(made), stage.unit)
+        self.makers.setdefault(self._maps.number[stage.output], []).append(at)
         for reach in stage.reads:
             reach = reach.mirrored if self._mirrored else reach
-            self.readers.setdefault(self._maps.number[reach.tensor], []).append((reach, made))
+            self.readers.setdefault(self._maps.number[reach.tensor], []).append((reach, at))
 
     def ahead(self, source: int) -> int:
         """Bytes the output of the last stage must begin before a buffer not to meet rows still needed."""
         nbytes = self._maps.buffers[source].nbytes
         begins = [
-            reach.begins(reach.low(_before(at) if at is self.made[0] else at), nbytes)
+            reach.begins(reach.low(at.before if at.made is self.made[0] else at.made), nbytes)
             for reach, at in self.readers[source]
         ]
-        return int(np.max(self.made[0] * self.stages[0].row_bytes - np.minimum.reduce(begins)))
+        return int(np.max(self.made[0] * self.stages[0].row_bytes - reduce(np.minimum, begins)))
 
     def steps(self) -> tuple[Step, ...]:
         """The steps in order."""

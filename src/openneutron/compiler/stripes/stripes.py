@@ -43,12 +43,14 @@ class Reach:
 
     def top(self, made: np.ndarray) -> np.ndarray:
         """Input rows that must exist before `made` output rows can."""
-        rows = (-(-made // self.unit) - 1) * self.stride - self.pad + self.extent
-        return np.where(made > 0, np.clip(rows, 0, self.height), 0)
+        units = made if self.unit == 1 else -(-made // self.unit)
+        rows = (units - 1) * self.stride + (self.extent - self.pad)
+        return np.where(made > 0, np.maximum(np.minimum(rows, self.height), 0), 0)
 
     def low(self, made: np.ndarray) -> np.ndarray:
         """The first input row still needed when `made` output rows are done."""
-        rows = np.clip(made // self.unit * self.stride - self.pad, 0, self.height)
+        units = made if self.unit == 1 else made // self.unit
+        rows = np.maximum(np.minimum(units * self.stride - self.pad, self.height), 0)
         return np.where(made < self.out_height, rows, self.height)
 
     def begins(self, low: np.ndarray, nbytes: int) -> np.ndarray:
