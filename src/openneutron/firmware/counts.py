@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from openneutron.compiler.microcode.cost import cost_of
+from openneutron.compiler.microcode.cost import costs_of
 from openneutron.compiler.microcode.format import decode
 from openneutron.estimate.cpu_cost import Operator, cpu_cycles
 from openneutron.files import COUNTS, write_atomically
@@ -49,7 +49,7 @@ def counted_steps(program: WholeProgram, run: WholeRun) -> list[CountedStep]:
     def estimate(method: str, step: ProgramStep) -> int:
         if step.delegate is not None:
             calls = decode(payloads[method][step.delegate].microcode).calls
-            return sum(cost_of(call, target).cycles for call in calls)
+            return sum(cost.cycles for cost in costs_of(calls, target))
         shapes = tuple(tensor.spec.shape for tensor in step.inputs)
         return cpu_cycles(Operator(step.operator, shapes, step.outputs[0].spec.shape), target)
 

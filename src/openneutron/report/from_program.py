@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from openneutron.compiler.microcode import format as mc
-from openneutron.compiler.microcode.cost import cost_of
+from openneutron.compiler.microcode.cost import costs_of
 from openneutron.compiler.result import CallInfo
 from openneutron.estimate.cpu_cost import Operator, cpu_cycles, transpose_cycles
 from openneutron.estimate.timeline import BORDER_KINDS, NPU_KINDS, Event, npu_events, total
@@ -170,9 +170,9 @@ class _Walk:
         infos = [
             CallInfo(
                 call, _KINDS.get(call.kernel, ""), (), tuple(map(str, reads(call))),
-                tuple(map(str, writes(call))), cost_of(call, self.target),
+                tuple(map(str, writes(call))), cost,
             )
-            for call in calls
+            for call, cost in zip(calls, costs_of(calls, self.target), strict=True)
         ]  # fmt: skip
         names = self._calls(method, partition, infos, payload, arguments)
         begin = len(self.events)
