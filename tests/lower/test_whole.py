@@ -13,6 +13,7 @@ from openneutron.pipeline import convert_model
 
 NETWORKS = {
     "padded pooling": nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(3, 2, 1)),
+    "ReLU6": nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU6(), nn.Conv2d(4, 4, 3), nn.Hardtanh()),
     "batch norm and clamp": nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Hardtanh(-0.3, 0.4)),
     "average pooling": nn.Sequential(nn.AvgPool2d(3, 2, 1), nn.Sigmoid()),
     "linear": nn.Sequential(nn.Flatten(), nn.Linear(192, 7), nn.LayerNorm(7), nn.Softmax(1)),

@@ -13,6 +13,7 @@ import numpy as np
 
 from openneutron.litert.build import Builder, Spec
 from openneutron.litert.ir import Activation, Builtin, Quant, Tensor
+from openneutron.ops.common import activation_of
 from openneutron.ops.spec import Call, Lowering, Value
 
 ANY = Quant.per_tensor(1.0)  # stands where a lowering asks for parameters; it reaches no tensor
@@ -109,6 +110,9 @@ def _clamp(at: Lowering, call: Call) -> Tensor:
     for name, only in bounds.items():
         if call.op.startswith(name):
             low, high = (low if "min" in only else None), (high if "max" in only else None)
+    kind = activation_of(low, high)
+    if kind is not None:  # other tools for LiteRT files know these better than a pair of bounds
+        return _elementwise(Builtin[kind.name], at.build, y)
     if low is not None:
         y = _elementwise(Builtin.MAXIMUM, at.build, y, float(low))
     return y if high is None else _elementwise(Builtin.MINIMUM, at.build, y, float(high))

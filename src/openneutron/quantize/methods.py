@@ -21,9 +21,10 @@ from openneutron.quantize.plan import BIAS, CLIP, RANGES, ROUND, AccuracyPlan
 from openneutron.quantize.prepared import Sample, layers_of, observers
 from openneutron.quantize.ranges import choose_each
 from openneutron.quantize.rounding import round_weights
-from openneutron.quantize.walk import Step, Walk, live_bytes, work_of
+from openneutron.quantize.samples import mirrored
+from openneutron.quantize.walk import MANY, SOME, Step, Walk, live_bytes, work_of
 
-_MEMORY = 1 << 30  # bytes of results that a walk may hold
+_MEMORY = {True: 2 << 30, False: 1 << 30}  # by thoroughness: bytes of results that a walk may hold
 _ENOUGH = 4  # fewer samples say nothing about the mean of a channel
 _LIMIT = 60.0  # seconds for choices made tensor by tensor
 _LARGEST = 512  # inputs of an output channel whose weights the balanced plan still rounds
@@ -69,11 +70,13 @@ class Methods:
         self.measured = spread_over(self.samples, few)
         chosen = {id(sample) for sample in self.measured}
         self.fitted = [sample for sample in self.samples if id(sample) not in chosen] or self.samples
-        room = max(1, _MEMORY // max(1, live_bytes(prepared)))
+        room = max(1, _MEMORY[plan.thorough] // max(1, live_bytes(prepared)))
         if not plan.thorough:
             room = min(room, affordable(prepared, 64 << 20, 8, 32))
-        self.all = spread_over(self.samples, room)
-        self.fitted = spread_over(self.fitted, room)
+        self.all, self.fitted = (
+            _with_mirrored(some, room) if plan.thorough else spread_over(some, room)
+            for some in (self.samples, self.fitted)
+        )
         self.exact: Run = float_run(original, self.measured)
         self.quality = self._measure(prepared)
         self.good_db = _SMALL_GOOD_DB if work_of(prepared) < _SMALL else GOOD_DB[plan.thorough]
@@ -165,7 +168,7 @@ class Methods:
         if len(self.samples) < _ENOUGH:
             return None
         model = copy.deepcopy(self.model)
-        Walk(model, self.fitted).run(visit, progress)
+        Walk(model, self.fitted, MANY if self.plan.thorough else SOME).run(visit, progress)
         return model
 
 
@@ -183,6 +186,12 @@ def spread_over(samples: Sequence[Sample], count: int) -> list[Sample]:
     """So many of the samples, from all over the data, which may be sorted by class."""
     count = min(count, len(samples))
     return [samples[i * len(samples) // count] for i in range(count)]
+
+
+def _with_mirrored(samples: Sequence[Sample], room: int) -> list[Sample]:
+    """So many samples, and where there is room those that pictures mirrored make."""
+    some = spread_over(samples, room)
+    return some + spread_over(mirrored(some), room - len(some))
 
 
 def _unique(items: Iterable[object]) -> list[object]:

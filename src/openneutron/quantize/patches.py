@@ -15,8 +15,6 @@ from openneutron.ops.common import per_axis
 from openneutron.quantize.prepared import Layer
 from openneutron.quantize.walk import Step
 
-LEAST, MOST = 512, 4096  # patches of all samples together; more of them say little more
-EACH = 3  # patches for every input of a layer
 _CONVOLUTIONS = ("aten.conv1d.default", "aten.conv2d.default", "aten.conv1d.padding", "aten.conv2d.padding")
 
 
@@ -37,7 +35,7 @@ def is_measurable(layer: Layer) -> bool:
 def moments(step: Step, shape: torch.Size) -> Moments:
     """The moments of a layer's inputs, with the same patches of both."""
     inputs = math.prod(shape[1:])
-    share = max(1, min(MOST, max(LEAST, EACH * inputs)) // len(step.inputs))
+    share = max(1, step.share.of(inputs) // len(step.inputs))
     sides: tuple[list[Tensor], list[Tensor]] = [], []
     for index, pair in enumerate(zip(step.inputs, step.exact_inputs, strict=True)):
         for side, x in zip(sides, pair, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,8 @@ from openneutron.diagnostics import fail
 
 KEPT = 64  # samples of a stream that are kept for the methods
 KEPT_BYTES = 256 << 20
+_COLOURS = (1, 3, 4)  # channels of a picture
+_LEAST_SIDE = 16
 
 
 @dataclass
@@ -64,3 +66,18 @@ def check_sample(sample: tuple[Any, ...], index: int) -> None:
             where = f"calibration sample {index}, input {position}"
             fail("ON211", where, f"{int(bad.sum())} of {bad.numel()} values are {kind}",
                  "Remove the sample, or mend what makes it.")  # fmt: skip
+
+
+def mirrored(samples: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Of samples that hold pictures, the same from right to left: more to fit to."""
+    return [
+        tuple(value.flip(3) if _is_picture(value) else value for value in sample)
+        for sample in samples
+        if any(map(_is_picture, sample))
+    ]
+
+
+def _is_picture(value: Any) -> bool:
+    if not isinstance(value, Tensor) or value.ndim != 4 or not value.is_floating_point():
+        return False
+    return value.shape[1] in _COLOURS and min(value.shape[2:]) >= _LEAST_SIDE

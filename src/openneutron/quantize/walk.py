@@ -7,6 +7,7 @@ a method changes of the layer is in force for everything behind it: one walk ser
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,12 +21,29 @@ from openneutron.quantize.prepared import Layer, Rounding, Sample, behind, layer
 Visit = Callable[["Step"], object]
 
 
+@dataclass(frozen=True)
+class Share:
+    """How many patches of its input, of all samples together, a layer is judged by."""
+
+    least: int
+    each: int  # for every input of an output channel
+    most: int
+
+    def of(self, inputs: int) -> int:
+        """The patches of a layer with so many inputs."""
+        return min(self.most, max(self.least, self.each * inputs))
+
+
+SOME, MANY = Share(512, 3, 4096), Share(4096, 12, 8192)
+
+
 class Step:
     """A layer that the walk has come to: what it reads and what it should give."""
 
     def __init__(self, walk: Walk, layer: Layer):
         self.prepared = walk.prepared
         self.layer = layer
+        self.share = walk.share
         self._walk = walk
         source = bind_args(layer.node)["input"]
         self.inputs: list[Tensor] = [env[source] for env in walk.rounded]
@@ -44,8 +62,9 @@ class Step:
 class Walk:
     """Both runs of all samples, with what is no longer needed dropped on the way."""
 
-    def __init__(self, prepared: GraphModule, samples: Sequence[Sample]):
+    def __init__(self, prepared: GraphModule, samples: Sequence[Sample], share: Share = SOME):
         self.prepared = prepared
+        self.share = share
         self.exact: list[dict[Node, Any]] = [{} for _ in samples]
         self.rounded: list[dict[Node, Any]] = [{} for _ in samples]
         self._samples = [iter(pytree.tree_leaves(sample)) for sample in samples]
