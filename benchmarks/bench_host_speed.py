@@ -2,7 +2,8 @@
 
 All are timed in turns, many times, in one process; the best run counts. One thread: CPU seconds of the
 calling thread, so that other work on the machine does not count. Two threads: seconds on the clock, for which
-the machine must have two idle cores. Outputs are compared with the reference before anything is timed.
+the machine must have two idle cores, in longer turns: threads need a few runs to find their data again.
+Outputs are compared with the reference before anything is timed.
 """
 
 from __future__ import annotations
@@ -23,18 +24,19 @@ from openneutron.run.native import NativeModel
 from openneutron.target import find_target
 
 ROUNDS, AT_ONCE = 60, 4
+THREAD_ROUNDS, THREADS_AT_ONCE = 10, 24
 Run = Callable[[], object]
 HEAD = f"{'ours ms':>9}{'XNN ms':>9}{'ref ms':>9}{'x ref':>8}{'x XNN':>9}{'(median)':>10}"
 
 
 def milliseconds(
-    runs: Sequence[Run], clock: Callable[[], float], rounds: int = ROUNDS
+    runs: Sequence[Run], clock: Callable[[], float], rounds: int = ROUNDS, at_once: int = AT_ONCE
 ) -> list[tuple[float, float]]:
     """The best and the median time of each, taken in turns of a few runs."""
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
         for run, found in zip(runs, times, strict=True):
-            for _ in range(AT_ONCE):
+            for _ in range(at_once):
                 begun = clock()
                 run()
                 found.append((clock() - begun) * 1e3)
@@ -58,7 +60,7 @@ def measure(name: str, graph: Graph) -> None:
     print(f"{name:<24}{1:>3}{one:>9.3f}{xnn:>9.3f}{ref:>9.2f}{ref / one:>8.1f}{xnn / one:>9.2f}"
           f"{xnn_median / one_median:>10.2f}")  # fmt: skip
     (alone, _), (two, _), (xnn_alone, _), (xnn_two, _) = milliseconds(
-        [ours[0], ours[1], theirs[0], theirs[1]], time.perf_counter
+        [ours[0], ours[1], theirs[0], theirs[1]], time.perf_counter, THREAD_ROUNDS, THREADS_AT_ONCE
     )
     print(f"{'':<24}{2:>3}{two:>9.3f}{xnn_two:>9.3f}{'':>17}{xnn_two / two:>9.2f}{'':>10}"
           f"   {alone / two:.2f} x one thread (XNNPACK {xnn_alone / xnn_two:.2f})")  # fmt: skip

@@ -22,6 +22,7 @@ VECTOR_FLAGS = {
     "depthwise_narrow_vnni.c": AVX512,
     "add_avx512.c": AVX512,
     "scale_doubles_avx512.c": AVX512,
+    "avx_vnni.c": ("-mavx2", "-mavxvnni"),
     "product_dot.c": ("-march=armv8.2-a+dotprod",),
 }
 
@@ -31,9 +32,17 @@ def portable_sources() -> list[Path]:
     return sorted([*(RUNTIME / "src").glob("*.c"), *(RUNTIME / "kernels").glob("*.c")])
 
 
+@cache
+def knows_avx_vnni() -> bool:
+    """Whether the compiler does; one that does not builds without, as CMake does it."""
+    command = ["gcc", "-mavxvnni", "-E", "-x", "c", os.devnull]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
 def vector_sources(machine: str = "x86") -> list[Path]:
     """The C files that only the build for a host has: `x86` (x86-64) or `aarch64`."""
-    return sorted([*(RUNTIME / "src" / "vector").glob("*.c"), *(RUNTIME / "src" / machine).glob("*.c")])
+    found = [*(RUNTIME / "src" / "vector").glob("*.c"), *(RUNTIME / "src" / machine).glob("*.c")]
+    return sorted(path for path in found if path.name != "avx_vnni.c" or knows_avx_vnni())
 
 
 @cache
@@ -55,11 +64,15 @@ def build(name: str, *flags: str, machine: str = "", extra: tuple[Path, ...] = (
     objects = folder / f"objects-{os.getpid()}"
     objects.mkdir(exist_ok=True)
     define = ("-DNEUTRON_VECTOR",) if machine else ()
+    if machine == "x86" and not knows_avx_vnni():
+        define += ("-DNEUTRON_NO_AVX_VNNI",)
     compiler = "aarch64-linux-gnu-gcc" if machine == "aarch64" else "gcc"
     made = []
     for source in sources:
         made.append(objects / f"{source.parent.name}_{source.stem}.o")
         special = VECTOR_FLAGS.get(source.name, ())
+        if "-DNEUTRON_VNNI_256" in flags and source.name == "avx_vnni.c":
+            special = AVX512  # the same instruction, as this machine may have it
         command = [compiler, *COMMON, *define, *flags, *special, "-c", source, "-o", made[-1]]
         subprocess.run([str(c) for c in command], check=True)
     part = folder / f"{name}.{os.getpid()}"
@@ -75,4 +88,6 @@ def libraries() -> dict[str, Path]:
         found["vector"] = build("libneutron_vector.so", "-O2", "-fPIC", "-shared", machine="x86")
         flags = ("-O2", "-fPIC", "-shared", "-DNEUTRON_NO_VNNI")
         found["avx2"] = build("libneutron_avx2.so", *flags, machine="x86")
+        flags = ("-O2", "-fPIC", "-shared", "-DNEUTRON_VNNI_256")
+        found["avx vnni"] = build("libneutron_avx_vnni.so", *flags, machine="x86")
     return found

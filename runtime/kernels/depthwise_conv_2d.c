@@ -21,10 +21,39 @@ static int32_t check(const NeutronMachine *machine, const NeutronDepthwiseConv2D
     return neutron_check_bytes(machine, p->weights, (uint64_t)w->kernel_h * w->kernel_w * w->out_c, 1, NEUTRON_READ);
 }
 
+/* A map one pixel wide, as a 1-D network has it, is a row: its pixels then share what is set up for a row. */
+static bool turn_column(const NeutronDepthwiseConv2DParams *p, NeutronDepthwiseConv2DParams *row) {
+    const NeutronWindow *w = &p->window;
+    const uint64_t in_bytes = (uint64_t)w->in_h * p->input.row, out_bytes = (uint64_t)w->out_h * p->output.row;
+    if (w->in_w != 1 || w->out_w != 1 || w->kernel_w != 1 || w->pad_left != 0 || w->in_h == 1 || w->dilation_w != 1 ||
+        p->input.ref.rows != 0 || p->output.ref.rows != 0 || in_bytes > INT32_MAX || out_bytes > INT32_MAX) {
+        return false;
+    }
+    *row = *p;
+    row->input.pixel = p->input.row;
+    row->input.row = (uint32_t)in_bytes; /* from one image to the next */
+    row->output.pixel = p->output.row;
+    row->output.row = (uint32_t)out_bytes;
+    row->output.ref.offset += w->y0 * p->output.row;
+    NeutronWindow *turned = &row->window;
+    turned->in_h = turned->out_h = turned->kernel_h = turned->stride_h = turned->dilation_h = turned->y1 = 1;
+    turned->y0 = 0;
+    turned->pad_top = 0;
+    turned->in_w = w->in_h;
+    turned->out_w = w->y1 - w->y0;
+    turned->kernel_w = w->kernel_h;
+    turned->stride_w = w->stride_h;
+    turned->dilation_w = w->dilation_h;
+    turned->pad_left = w->pad_top - (int32_t)(w->y0 * w->stride_h);
+    return true;
+}
+
 static int32_t run(const NeutronMachine *machine, const NeutronDepthwiseConv2DParams *p) {
 #ifdef BY_ROWS
     if (neutron_depthwise_rows(machine, p)) return NEUTRON_STATUS_OK;
 #endif
+    NeutronDepthwiseConv2DParams turned;
+    if (turn_column(p, &turned)) p = &turned;
     const NeutronWindow *w = &p->window;
     const int32_t *channels = (const int32_t *)(const void *)neutron_read(machine, p->channels);
     const int8_t *input = (const int8_t *)neutron_read(machine, p->input.ref);

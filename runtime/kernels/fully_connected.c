@@ -33,9 +33,15 @@ static int32_t round_to_int(double x) {
     return (int32_t)whole;
 }
 
-/* Sums kept on the stack: 1 KiB. Columns are a multiple of the block of packed weights. */
-#define ROWS 8u
-#define COLUMNS 32u
+/* Sums kept on the stack, for so many rows at a time: a host takes 16 KiB, many columns for a few rows and fewer for
+ * many. Columns are a multiple of the block of packed weights. */
+#if defined(__x86_64__) || defined(__aarch64__)
+#define SUMS 4096u
+#define ROWS(rows) ((rows) > 8u ? 64u : 8u)
+#else
+#define SUMS 256u
+#define ROWS(rows) 8u
+#endif
 
 static void scale_row(const NeutronFullyConnectedParams *p, const int32_t *sums, const double *scales, uint32_t count,
                       int8_t *out) {
@@ -56,14 +62,15 @@ static int32_t run(const NeutronMachine *machine, const NeutronFullyConnectedPar
     const double *scales = (const double *)(const void *)neutron_read(machine, p->scales);
     int8_t *output = (int8_t *)neutron_write(machine, p->output);
     size_t channel_bytes = neutron_groups(p->in_features) * NEUTRON_GROUP;
-    int32_t sums[ROWS * COLUMNS];
+    int32_t sums[SUMS];
+    const uint32_t rows = ROWS(p->rows), columns = SUMS / rows;
     NeutronGemm g = {.a_pitch = p->in_features, .k = p->in_features, .raw = sums};
-    for (uint32_t j = 0; j < p->out_features; j += COLUMNS) {
-        g.n = p->out_features - j < COLUMNS ? p->out_features - j : COLUMNS;
+    for (uint32_t j = 0; j < p->out_features; j += columns) {
+        g.n = p->out_features - j < columns ? p->out_features - j : columns;
         g.weights = weights + j * channel_bytes;
         g.bias = bias + j;
         for (uint32_t row = 0; row < p->rows; row += g.m) {
-            g.m = p->rows - row < ROWS ? p->rows - row : ROWS;
+            g.m = p->rows - row < rows ? p->rows - row : rows;
             g.a = input + (size_t)row * p->in_features;
             neutron_gemm(&g);
             for (uint32_t r = 0; r < g.m; ++r) {

@@ -43,9 +43,9 @@ static uint32_t shares(Work *work) {
         }
         case NEUTRON_FORM_PRODUCT: {
             const NeutronProductForm *p = &c->product;
-            if (p->rows != 1) return 0; /* the distance between output rows is not a parameter */
-            work->count = p->out_features / NEUTRON_BLOCK;
-            each = (uint64_t)p->in_features * NEUTRON_BLOCK;
+            /* By rows, or one row by channels: the distance between output rows is not a parameter. */
+            work->count = p->rows > 1 ? p->rows : p->out_features / NEUTRON_BLOCK;
+            each = (uint64_t)p->in_features * (p->rows > 1 ? p->out_features : NEUTRON_BLOCK);
             break;
         }
         case NEUTRON_FORM_ROWS:
@@ -80,6 +80,12 @@ static void narrow(NeutronCallCopy *c, const Work *work, uint32_t begin, uint32_
         }
         case NEUTRON_FORM_PRODUCT: {
             NeutronProductForm *p = &c->product;
+            if (p->rows > 1) {
+                move(&p->input, (int32_t)p->in_features, begin);
+                move(&p->output, (int32_t)p->out_features, begin);
+                p->rows = end - begin;
+                return;
+            }
             uint32_t first = begin * NEUTRON_BLOCK;
             p->out_features = (last ? p->out_features : end * NEUTRON_BLOCK) - first;
             move(&p->output, 1, first);

@@ -135,6 +135,21 @@ def test_rows_of_a_cascade_are_shared_out(shared) -> None:
     assert len(shared) > len(compiled.program.calls) - len(cascades) - stages, "more than the calls outside"
 
 
+def test_rows_of_a_fully_connected_layer_are_shared_out(shared) -> None:
+    b = Builder()
+    x = b.input("x", (21, 96), quant=_quant())
+    weights = b.const(RNG.integers(-127, 128, (67, 96)).astype(np.int8), Quant.per_tensor(0.01))
+    assert x.quant is not None
+    bias = b.const(RNG.integers(-99, 99, 67).astype(np.int32), Quant.per_tensor(x.quant.scale[0] * 0.01))
+    options = {"fusedActivationFunction": 0, "keepNumDims": False}
+    graph = b.graph([b.op(Builtin.FULLY_CONNECTED, [x, weights, bias], (21, 67), _quant(), options=options)])
+    inputs = [RNG.integers(-128, 128, (21, 96), np.int8)]
+    compiled = compile_graph(graph, find_target("imxrt700"), CompileOptions())
+    (got,) = NativeModel(compiled.microcode, compiled.weights, threads=3).run(inputs)
+    np.testing.assert_array_equal(run_reference(graph, inputs)[0], got)
+    assert shared == [3]
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
 def test_result_is_the_same(threads: int) -> None:
     _check(threads, times=20)

@@ -38,7 +38,7 @@ const NeutronProductCode *neutron_product_code(void);
 /* Below so many rows `start` is not worth its while. */
 #define NEUTRON_FEW_ROWS 4u
 
-extern const NeutronProductCode neutron_product_avx2, neutron_product_vnni; /* x86/ */
-extern const NeutronProductCode neutron_product_neon, neutron_product_dot;  /* aarch64/ */
+extern const NeutronProductCode neutron_product_avx2, neutron_product_avx_vnni, neutron_product_vnni; /* x86/ */
+extern const NeutronProductCode neutron_product_neon, neutron_product_dot;                            /* aarch64/ */
 
 #endif

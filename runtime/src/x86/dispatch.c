@@ -5,9 +5,10 @@
 #include "vector/product.h"
 #include "x86.h"
 
-/* Tests build with NEUTRON_NO_VNNI to reach the AVX2 product on a CPU that has both. */
+/* Tests build with NEUTRON_NO_VNNI to reach the AVX2 product on a CPU that has more, and with NEUTRON_VNNI_256 to reach
+ * that of AVX-VNNI. */
 static int has_vnni(void) {
-#ifdef NEUTRON_NO_VNNI
+#if defined(NEUTRON_NO_VNNI) || defined(NEUTRON_VNNI_256)
     return 0;
 #else
     return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl") &&
@@ -15,8 +16,23 @@ static int has_vnni(void) {
 #endif
 }
 
+#ifndef NEUTRON_NO_AVX_VNNI /* the compiler does not know it */
+static int has_avx_vnni(void) {
+#if defined(NEUTRON_NO_VNNI)
+    return 0;
+#elif defined(NEUTRON_VNNI_256)
+    return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl");
+#else
+    return __builtin_cpu_supports("avxvnni");
+#endif
+}
+#endif
+
 const NeutronProductCode *neutron_product_code(void) {
     if (has_vnni()) return &neutron_product_vnni;
+#ifndef NEUTRON_NO_AVX_VNNI
+    if (has_avx_vnni()) return &neutron_product_avx_vnni;
+#endif
     return __builtin_cpu_supports("avx2") ? &neutron_product_avx2 : NULL;
 }
 

@@ -383,10 +383,7 @@ static Strip prepare(const NeutronProduct *p, uint32_t channel) {
         __mmask16 lanes = (__mmask16)(s->lanes[2 * h] | (uint32_t)s->lanes[2 * h + 1] << 8);
         uint32_t first = lanes ? channel + 16u * h : channel;
         s->start[h] = _mm512_maskz_loadu_epi32(lanes, from + first);
-        if (g->raw) {
-            s->scale[h] = neutron_scale16(_mm512_setzero_si512(), _mm512_setzero_si512());
-            continue;
-        }
+        if (g->raw) continue; /* nothing is scaled */
         /* Lanes without a channel have a multiplier of 0 and shift by 1: they do not stand in the way. */
         s->scale[h] = neutron_scale16(_mm512_maskz_loadu_epi32(lanes, g->multiplier + first),
                                       _mm512_mask_loadu_epi32(_mm512_set1_epi32(-1), lanes, g->shift + first));
