@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,13 @@ def random_inputs(shapes: Sequence[Sequence[int]], seed: int, channels_last: boo
     return tuple(
         x.to(memory_format=torch.channels_last) if channels_last and x.ndim == 4 else x for x in inputs
     )
+
+
+@cache
+def small_program() -> bytes:
+    """A program of one convolution, where any will do."""
+    inputs = (torch.ones(1, 2, 4, 4),)
+    return compile_model(torch.nn.Conv2d(2, 2, 1).eval(), inputs, calibration=[inputs]).pte
 
 
 class ReferenceProgram(torch.fx.Interpreter):

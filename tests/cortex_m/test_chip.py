@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 
 import numpy as np
 import pytest
 import torch
 
-from openneutron.firmware.sources import CMSIS_NN, EXECUTORCH, find_sources
 from openneutron.run.program import load_program
 from tests.cortex_m.cases import CASES
 from tests.cortex_m.chip import ChipMaker, build_chip, chip_arguments, run_chip
 from tests.cortex_m.program import Call, compile_calls, one_by_one
+from tests.firmware.whole import find_test_sources
 
 pytestmark = pytest.mark.slow
 ROUNDS = 12
@@ -24,9 +23,7 @@ CONTIGUOUS = ("minimum", "maximum", "transpose", "pad", "quantized_linear")  # b
 def image():
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed")
-    if not (os.environ.get(EXECUTORCH) and os.environ.get(CMSIS_NN)):
-        pytest.skip(f"{EXECUTORCH} and {CMSIS_NN} not set, and no ../shared/sources beside the checkout")
-    return build_chip(find_sources())
+    return build_chip(find_test_sources())
 
 
 @pytest.mark.parametrize("operator", CASES)

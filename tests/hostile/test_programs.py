@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
 
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.litert.ir import Builtin, Graph, Op, Quant, Tensor
 from openneutron.litert.reference import Reference
 from openneutron.package.seal import is_sealed, seal
-from openneutron.pipeline import compile_model
 from openneutron.run import program as run_program
 from openneutron.run import rehearsal
 from openneutron.run.program import load_program
 from tests.hostile import mutate_pte, mutate_tflite
+from tests.programs import small_program
 
 FOLDER = Path(__file__).with_name("corpus")
 FOUND = sorted(FOLDER.glob("*.pte"))
 
 
-@cache
-def compiled() -> bytes:
-    inputs = (torch.ones(1, 2, 4, 4),)
-    return compile_model(torch.nn.Conv2d(2, 2, 1).eval(), inputs, calibration=[inputs]).pte
-
-
 def stranger() -> bytes:
     """The same program, as bytes that this process did not make."""
-    data = bytearray(compiled()[: compiled().rindex(b"OpenNeutron.seal")])
+    data = bytearray(small_program()[: small_program().rindex(b"OpenNeutron.seal")])
     return seal(bytes(data) + bytes(16))
 
 
@@ -61,7 +53,7 @@ def test_a_seal_does_not_spare_the_rehearsal(rehearsals):
 
 
 def test_what_this_process_compiled_is_not_rehearsed(rehearsals):
-    load_program(compiled())
+    load_program(small_program())
     load_program(stranger(), trust=True)
     assert not rehearsals
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
 
 from openneutron.cli import main
 from openneutron.compiler.microcode import format as mc
@@ -15,15 +13,9 @@ from openneutron.diagnostics import Diagnostic, OpenNeutronError, printable
 from openneutron.firmware.program import read_firmware_program
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Quant
-from openneutron.pipeline import compile_model
+from tests.programs import small_program
 
 EVIL = b"*/int x=1;/*\x1b[2J\x07"
-
-
-@cache
-def program() -> bytes:
-    inputs = (torch.ones(1, 2, 4, 4),)
-    return compile_model(torch.nn.Conv2d(2, 2, 1).eval(), inputs, calibration=[inputs]).pte
 
 
 @pytest.fixture
@@ -33,13 +25,13 @@ def evil(tmp_path, monkeypatch) -> Path:
     from openneutron.package.seal import seal
 
     monkeypatch.chdir(tmp_path)
-    (payload,) = inspect_program(program()).payloads()
+    (payload,) = inspect_program(small_program()).payloads()
     header = mc.unpack(mc.Header, payload.microcode)
     size = mc.format_of(mc.Header).size
     evil_header = mc.pack(replace(header, converter=EVIL.ljust(32, b"\0")))
     changed = mc.with_checksum(evil_header + payload.microcode[size:])
     assert len(changed) == len(payload.microcode)
-    data = program()[: program().rindex(b"OpenNeutron.seal")].replace(payload.microcode, changed)
+    data = small_program()[: small_program().rindex(b"OpenNeutron.seal")].replace(payload.microcode, changed)
     Path("evil.pte").write_bytes(seal(data))
     return Path("evil.pte")
 
@@ -74,7 +66,7 @@ def test_a_selection_file_names_its_converter_in_words(tmp_path):
 
 
 def _saved(folder: Path) -> Path:
-    (folder / "good.pte").write_bytes(program())
+    (folder / "good.pte").write_bytes(small_program())
     return folder / "good.pte"
 
 

@@ -15,7 +15,7 @@ from openneutron import CustomDelegationOptions
 from openneutron.litert.reference import Reference, run_reference
 from openneutron.lower.convert import lower_cluster, lower_program
 from openneutron.partition.clusters import Cluster, find_clusters
-from tests.lowering import compute_nodes, delegate, quantize
+from tests.lowering import Wrapped, compute_nodes, delegate, quantize
 
 
 class RandomNet(nn.Module):
@@ -38,15 +38,6 @@ class RandomNet(nn.Module):
             first, second = values[a % len(values)], values[b % len(values)]
             values.append(layer(first, second) if kind in _BINARY else layer(first))
         return values[-1]
-
-
-class _Fn(nn.Module):
-    def __init__(self, function: Any):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *x: torch.Tensor) -> torch.Tensor:
-        return self.function(*x)
 
 
 _BINARY = ("add", "mul", "cat", "maximum")
@@ -80,7 +71,7 @@ def _layer(kind: str, shape: Shape, other: Shape) -> tuple[nn.Module, Shape]:
     if kind in _BINARY and (shape != other or (kind == "cat" and c > 24)):
         # Not of one shape: bring the second to one value per channel of the first, or leave it out.
         function = (lambda x, y: x + y.mean()) if kind == "add" else (lambda x, y: x)
-        return _Fn(function), shape
+        return Wrapped(function), shape
     simple: dict[str, tuple[nn.Module, Shape]] = {
         "conv": (nn.Conv2d(c, 5, 3, padding=1), (5, h, w)),
         "conv_relu": (
@@ -96,23 +87,23 @@ def _layer(kind: str, shape: Shape, other: Shape) -> tuple[nn.Module, Shape]:
         "softmax": (nn.Softmax(1), shape),
         "norm": (nn.BatchNorm2d(c), shape),
         "pad": (nn.ConstantPad2d((1, 0, 2, 1), 0.0), (c, h + 3, w + 1)),
-        "flip_hw": (_Fn(lambda x: x.permute(0, 1, 3, 2)), (c, w, h)),
-        "permute": (_Fn(lambda x: x.permute(0, 2, 3, 1)), (h, w, c)),
-        "reshape": (_Fn(lambda x: x.reshape(x.shape[0], x.shape[3], x.shape[1], x.shape[2])), (w, c, h)),
-        "add": (_Fn(lambda x, y: x + y), shape),
-        "mul": (_Fn(lambda x, y: x * y), shape),
-        "maximum": (_Fn(torch.maximum), shape),
-        "cat": (_Fn(lambda x, y: torch.cat([x, y], 1)), (2 * c, h, w)),
-        "mean": (_Fn(lambda x: x.mean((2, 3), keepdim=True) * x), shape),
+        "flip_hw": (Wrapped(lambda x: x.permute(0, 1, 3, 2)), (c, w, h)),
+        "permute": (Wrapped(lambda x: x.permute(0, 2, 3, 1)), (h, w, c)),
+        "reshape": (Wrapped(lambda x: x.reshape(x.shape[0], x.shape[3], x.shape[1], x.shape[2])), (w, c, h)),
+        "add": (Wrapped(lambda x, y: x + y), shape),
+        "mul": (Wrapped(lambda x, y: x * y), shape),
+        "maximum": (Wrapped(torch.maximum), shape),
+        "cat": (Wrapped(lambda x, y: torch.cat([x, y], 1)), (2 * c, h, w)),
+        "mean": (Wrapped(lambda x: x.mean((2, 3), keepdim=True) * x), shape),
     }
     if kind in ("pool", "avg") and min(h, w) >= 2:
         pool: nn.Module = nn.MaxPool2d(2) if kind == "pool" else nn.AvgPool2d(2)
         return pool, (c, h // 2, w // 2)
     if kind == "slice" and w >= 3:
-        return _Fn(lambda x: x[:, :, :, 1:]), (c, h, w - 1)
+        return Wrapped(lambda x: x[:, :, :, 1:]), (c, h, w - 1)
     if kind == "up" and h * w <= 64:
         return nn.Upsample(scale_factor=2), (c, 2 * h, 2 * w)
-    return simple.get(kind, (_Fn(lambda x: x * 0.5), shape))
+    return simple.get(kind, (Wrapped(lambda x: x * 0.5), shape))
 
 
 _STEPS = st.lists(

@@ -98,6 +98,14 @@ def test_same_results_in_operators_of_the_table(name):
     assert_same(Call(FUNCTIONS[name]), X)
 
 
+@pytest.mark.parametrize("padding", ["same", "valid"])
+@pytest.mark.parametrize("kernel", [2, 3, (4, 1)])
+def test_padding_by_name_before_a_norm(padding, kernel):
+    """An even window pads one more at the end, which no convolution says in numbers."""
+    model = nn.Sequential(nn.Conv2d(4, 3, kernel, padding=padding), nn.BatchNorm2d(3))
+    assert_same(model, torch.randn(1, 4, 5, 6), mode=QAT)
+
+
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("kind", ["GRU", "LSTM", "RNN"])
