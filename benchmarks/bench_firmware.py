@@ -1,13 +1,19 @@
 """Size of the firmware for a Cortex-M33: all kernels against selected ones, per model and for two merged.
 
+    python benchmarks/bench_firmware.py [--whole]
+
 Kernel code is that of the kernels and of what only they call, from the linker's map; text is all code and
 constants of the image without microcode and weights. Instructions are QEMU's count for one inference, beside
 those of the portable kernels (-DNEUTRON_PORTABLE) in the same run; the outputs of both are compared with the
 host's. The bar: at most half of the portable kernels' for CifarNet.
+
+`--whole` is about ExecuTorch's runtime instead (it wants EXECUTORCH_SOURCE and CMSIS_NN_SOURCE): CifarNet's
+image with the operators it names, and with every operator ExecuTorch has a kernel for.
 """
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from pathlib import Path
 
@@ -18,8 +24,14 @@ from openneutron.compiler.microcode.format import Kernel
 from openneutron.converter.kernel_selection import KernelSelection, merge_selections
 from openneutron.firmware.build import Firmware, build_firmware
 from openneutron.firmware.emulator import compare, random_inputs, run_firmware, run_host
+from openneutron.firmware.operators import wheel_operators
 from openneutron.firmware.program import FirmwareDelegate, FirmwareProgram
+from openneutron.firmware.sources import find_sources
+from openneutron.firmware.whole import WholeProgram, build_whole, read_whole_program
+from openneutron.models.data import load_digits
+from openneutron.models.zoo import find_model
 from openneutron.options import CompileOptions
+from openneutron.pipeline import compile_model
 from openneutron.target import DEFAULT_TARGET, find_target
 
 CONVERTER = "openneutron"
@@ -28,7 +40,45 @@ LEVELS = ("-O2", "-Os")
 PORTABLE = ("-DNEUTRON_PORTABLE",)  # without the DSP extension's instructions
 
 
+class Everything(WholeProgram):
+    """A program that names every operator there is a kernel for, packed embeddings and their like aside."""
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """All of them."""
+        return tuple(
+            sorted(op for op in wheel_operators() if "quantized_" not in op or "quantize_per_" in op)
+        )
+
+
 def main() -> None:
+    """Measure the delegates' images, or those of whole programs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--whole", action="store_true", help="ExecuTorch's operators instead of our kernels")
+    if parser.parse_args().whole:
+        measure_whole()
+    else:
+        measure_bare()
+
+
+def measure_whole() -> None:
+    """Print the parts of both images."""
+    entry = find_model("cifarnet")
+    shape = (1, 3, 32, 32)
+    samples = [(load_digits(shape).train.inputs[i : i + 1],) for i in range(8)]
+    made = compile_model(entry.build(), samples[0], calibration=samples)
+    program = read_whole_program(made.pte)
+    everything = Everything(program.name, program.data, program.info, program.delegates, program.converter)
+    sources = find_sources()
+    with tempfile.TemporaryDirectory() as place:
+        for name, one in (("its operators", program), ("every operator", everything)):
+            size = build_whole(one, Path(place) / name.replace(" ", "_"), sources).size
+            print(f"{name}: {len(one.operators)} operators, {size.text:,} bytes of code and constants")
+            for part in size.groups:
+                print(f"  {part.group:<24}{part.text:>12,}{part.data:>8,}{part.bss:>8,}")
+
+
+def measure_bare() -> None:
     """Print a table for each optimisation level."""
     programs = {}
     for name, make in NETWORKS.items():
