@@ -125,15 +125,6 @@ def _run(prepared: GraphModule, samples: Sequence[Sample]) -> Run:
     return found
 
 
-def scores_of(prepared: GraphModule, sample: Sample) -> list[Tensor]:
-    """The scores a model gives for one sample, as it is now: gradients flow if they are wanted."""
-    probe = _Probe(prepared)
-    if not probe.squashes:
-        return _floats(prepared(*sample))
-    probe.run(*sample)
-    return _floats(probe.scores())
-
-
 def _floats(value: object) -> list[Tensor]:
     leaves = pytree.tree_leaves(value)
     return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]

@@ -17,7 +17,6 @@ from torchao.quantization.pt2e.observer import UniformQuantizationObserverBase
 
 BINS = 2048
 MINMAX, PERCENTILE, MSE, ENTROPY = "minmax", "percentile", "mse", "entropy"
-GIVEN = "given"  # by a method, not chosen from what was seen
 CHOICES = (MINMAX, PERCENTILE, MSE, ENTROPY)
 COUNTED = 1 << 15  # values of one tensor that are put into bins; its ends are always seen
 _GRID = 48  # ranges tried at once for one end
@@ -51,10 +50,6 @@ class RangeObserver(UniformQuantizationObserverBase):
         self._cover(low, high)
         self._count(x.reshape(-1))
         return x_orig
-
-    def give(self, low: float, high: float) -> None:
-        """Set the range."""
-        self.choice, self._found[GIVEN] = GIVEN, (low, high)
 
     def reset(self) -> None:
         """Forget what was seen."""
@@ -155,7 +150,7 @@ class RangeObserver(UniformQuantizationObserverBase):
 
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
         """Scale and zero point."""
-        low, high = self.range() if self.seen or GIVEN in self._found else (0.0, 1.0)
+        low, high = self.range() if self.seen else (0.0, 1.0)
         scale, zero = self._units(torch.tensor([[low, high]], dtype=torch.float64))
         return scale.to(torch.float32), zero.to(torch.int64)
 
