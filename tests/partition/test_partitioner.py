@@ -18,6 +18,7 @@ from openneutron import (
     OpenNeutronError,
     generate_neutron_compile_spec,
 )
+from openneutron.fx import op_name
 from openneutron.partition.partitioner import spellings
 from openneutron.run.program import load_program
 from tests.lowering import compute_nodes, delegate, look, output_steps, quantize
@@ -259,3 +260,27 @@ def test_a_sum_with_its_activation_is_one_operator_in_integers() -> None:
     bodies = [[node.name for node in cluster.body] for group in partitioner.partitions for cluster in group]
     assert [len(body) for body in bodies if any("add" in name for name in body)] == [2]
     assert all(len(cluster.parts) == 1 for group in partitioner.partitions for cluster in group)
+
+
+class OneForAll(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Conv2d(2, 3, 1), torch.nn.Conv2d(3, 3, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.relu(self.first(x))
+        return self.second(y), torch.atan(y)
+
+
+def test_a_dequantize_step_that_the_cpu_reads_too_keeps_nothing_from_the_npu() -> None:
+    """torchao makes one for each reader; a graph that was tidied has one for all."""
+    inputs = (torch.randn(1, 2, 6, 6),)
+    quantized = quantize(OneForAll(), [inputs])
+    steps = [n for n in quantized.graph.nodes if op_name(n).startswith("quantized_decomposed.dequantize")]
+    for step in steps:
+        same = next(n for n in steps if n.args == step.args)
+        if same is not step:
+            step.replace_all_uses_with(same)
+    quantized.graph.eliminate_dead_code()
+    quantized.recompile()
+    assert compute_nodes(delegate(quantized, inputs).manager) == ["aten_atan_default"]
