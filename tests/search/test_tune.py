@@ -6,7 +6,24 @@ from pathlib import Path
 import pytest
 
 from openneutron.cli import main
+from openneutron.commands import tune
 
+HARD = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 50)
+
+    def forward(self, x):
+        return torch.relu(self.layer(x)) * 0.001 + 100.0  # int8 has nothing left of the small number
+
+def net():
+    torch.manual_seed(0)
+    return Net(), torch.randn(1, 16), [torch.randn(1, 16) for _ in range(4)]
+"""
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "sweep" / "lopsided.py"
 
 
@@ -21,6 +38,17 @@ def test_a_network_that_int8_alone_ruins_is_mended(tmp_path, monkeypatch, capsys
     assert data["reached"] and Path("a.pte").exists() and "--accuracy" in data["command"]
     cheapest = min(r["figures"]["cycles"] for r in data["tried"] if r["drop"] is not None and r["drop"] <= 2)
     assert data["figures"]["cycles"] == cheapest
+
+
+def test_where_nothing_reaches_the_drop_the_best_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tune, "FREE", tune.FREE[:1])  # the rest takes long and helps no more
+    monkeypatch.setattr(tune, "FLOAT_LAYERS", (1,))
+    Path("hard.py").write_text(HARD)
+    assert main(["tune", "hard.py:net", "--max-drop", "1", "--jobs", "1", "-o", "a.pte"]) == 1
+    out = capsys.readouterr().out
+    assert "calibration only" in out and "the worst layer in float" in out
+    assert "nothing" in out and Path("a.pte").exists()
 
 
 def test_bad_input(capsys, tmp_path, monkeypatch):

@@ -142,8 +142,9 @@ def _tried(args: argparse.Namespace, folder: Path, steps: Any) -> list[tuple[str
 def _groups() -> list[list[tuple[str, dict[str, Any]]]]:
     name, options = FREE[-1]
     floats = [
-        (f"{name}, the {count} worst layers in float", {**options, "keep_float_worst": count})
+        (f"{name}, the {worst} in float", {**options, "keep_float_worst": count})
         for count in FLOAT_LAYERS
+        for worst in ("worst layer" if count == 1 else f"{count} worst layers",)
     ]
     return [[*FREE[:3]], [*FREE[3:]], floats]
 
