@@ -160,8 +160,9 @@ def _norm(at: FloatLowering, call: Call) -> Tensor:
         y = apply(b, Builtin.SQRT, over_dims(at, apply(b, Builtin.MUL, x, x), dims, Builtin.SUM))
     else:
         powers = apply(b, Builtin.POW, apply(b, Builtin.ABS, x), p)
-        total = over_dims(at, powers, dims, Builtin.SUM)
-        y = apply(b, Builtin.POW, apply(b, Builtin.MAXIMUM, total, 1e-30), 1 / p)
+        # In its shape first: a power is the last of its island.
+        total = b.reshape(over_dims(at, powers, dims, Builtin.SUM), call.out.shape)
+        return apply(b, Builtin.POW, apply(b, Builtin.MAXIMUM, total, 1e-30), 1 / p)
     return b.reshape(y, call.out.shape)
 
 

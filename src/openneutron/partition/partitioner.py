@@ -11,6 +11,7 @@ import torch
 from executorch.exir.backend.backend_details import BackendDetails
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from executorch.exir.backend.utils import WhyNoPartition, tag_constant_data
+from executorch.exir.tracer import _default_decomposition_table
 from torch.export import ExportedProgram
 from torch.fx import Node
 
@@ -135,7 +136,7 @@ class TablePartitioner(Partitioner):
             for part in cluster.parts
             if len(cluster.parts) > 1 or not (cluster.is_idle or op_name(part.node) in _DECOMPOSES_WELL)
         ]
-        decomposed = torch.export.default_decompositions()
+        decomposed = _default_decomposition_table()
         whole = {
             node.name: op
             for node in nodes
@@ -198,7 +199,7 @@ class TablePartitioner(Partitioner):
 
     def decompositions(self) -> dict[torch._ops.OpOverload, Callable[..., Any]]:
         """What ExecuTorch decomposes, and how."""
-        table: dict[Any, Callable[..., Any]] = torch.export.default_decompositions().materialize()
+        table: dict[Any, Callable[..., Any]] = _default_decomposition_table().materialize()
         return {op: how for op, how in table.items() if op not in self._preserve}
 
     def take(self, program: ExportedProgram, changed: bool) -> list[tuple[DelegationSpec, list[Node]]]:
