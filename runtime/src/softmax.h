@@ -79,8 +79,11 @@ static inline void neutron_softmax_table(const NeutronSoftmax *p, int32_t expone
     }
 }
 
+/* A row whose output lies over other values of it (no compiler makes that) may find one above its maximum: the
+ * place in the table is a byte. */
 static inline int32_t neutron_exponential(const NeutronSoftmax *p, const int32_t *exponentials, int32_t difference) {
-    return exponentials ? exponentials[-difference] : neutron_exp_negative(neutron_scaled_difference(p, difference));
+    return exponentials ? exponentials[(uint8_t)-difference]
+                        : neutron_exp_negative(neutron_scaled_difference(p, difference));
 }
 
 /* One row; `exponentials` from neutron_softmax_table, or null. */
