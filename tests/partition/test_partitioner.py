@@ -136,6 +136,13 @@ def test_misspelt_exclusion_is_an_error_with_a_suggestion() -> None:
     assert "aten::addmm" in error.value.diagnostic.hint
 
 
+def test_excluding_what_passes_have_rewritten_says_so() -> None:
+    inputs = _inputs(2, 8)
+    with pytest.raises(OpenNeutronError, match="no 'aten::flip' is left in the program") as error:
+        look(quantize(Sums(), [inputs]), inputs, _spec(operators_not_to_delegate=["aten::flip"]))
+    assert error.value.diagnostic.code == "ON105"
+
+
 def test_check_op_support_can_refuse_a_node() -> None:
     inputs = _inputs(2, 8)
     partitioner = look(

@@ -247,6 +247,10 @@ class TablePartitioner(Partitioner):
         known |= {s for spec in TABLE for name in spec.names for s in spellings(name)}
         for name in self.options.operators_not_to_delegate:
             if name not in known:
+                if name.startswith("aten::") and hasattr(torch.ops.aten, name[6:].split(".")[0]):
+                    fail("ON105", "operators_not_to_delegate", f"no '{name}' is left in the program",
+                         "If the model has it, passes have written it as other operators: name those; "
+                         "the report lists every node.")  # fmt: skip
                 close = nearest(name, (k for k in known if "::" in k and "." not in k)).split(" Known:")[0]
                 hint = close if close.startswith("Did") else "openneutron ops lists the operators."
                 fail("ON105", "operators_not_to_delegate", f"there is no operator '{name}'", hint)
