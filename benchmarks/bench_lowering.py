@@ -197,6 +197,8 @@ def main(arguments: list[str]) -> None:
     match arguments:
         case ["--ours" | "--xnnpack" as way, name]:
             child(way.removeprefix("--"), name)
+        case ["-h" | "--help"]:
+            print(__doc__)
         case ["--growth"]:
             show_growth()
         case ["--stages", name]:

@@ -1,15 +1,9 @@
 /* Depthwise convolutions and ADD for any AArch64. */
 #include "neon.h"
+#include "vector/taps.h"
 
-#define MAX_TAPS 64u
 #define CHANNELS 8u
 #define PIXELS 4u /* that share one load of a tap's weights */
-
-typedef struct {
-    const int8_t *in[MAX_TAPS];
-    const int8_t *weights[MAX_TAPS];
-    uint32_t count;
-} Taps;
 
 /* `pixels` pixels from i on, eight channels each. */
 NEUTRON_INLINE void depthwise(const NeutronDepthwise *d, const Taps *taps, const int16x8_t *weights,
@@ -41,7 +35,7 @@ NEUTRON_INLINE void depthwise(const NeutronDepthwise *d, const Taps *taps, const
 }
 
 static void depthwise8(const NeutronDepthwise *d, const Taps *taps, uint32_t c) {
-    int16x8_t weights[MAX_TAPS];
+    int16x8_t weights[NEUTRON_MAX_TAPS];
     for (uint32_t t = 0; t < taps->count; ++t) weights[t] = vmovl_s8(vld1_s8(taps->weights[t] + c));
     const int32x4_t bias[2] = {vld1q_s32(d->bias + c), vld1q_s32(d->bias + c + 4)};
     const NeutronEnd8 end = neutron_end8(d->multiplier + c, d->shift + c, d->output_zero, d->low, d->high);
@@ -51,17 +45,10 @@ static void depthwise8(const NeutronDepthwise *d, const Taps *taps, uint32_t c) 
 }
 
 void neutron_depthwise_neon(const NeutronDepthwise *d) {
-    if (d->multiplier_c != 1 || d->out_c < CHANNELS || (uint64_t)d->row_count * d->columns > MAX_TAPS) {
+    Taps taps;
+    if (!neutron_list_taps(d, CHANNELS, &taps)) {
         neutron_depthwise_portable(d);
         return;
-    }
-    Taps taps = {.count = 0};
-    for (uint32_t r = 0; r < d->row_count; ++r) {
-        if (d->rows[r] == NULL) continue;
-        for (uint32_t t = 0; t < d->columns; ++t) {
-            taps.in[taps.count] = d->rows[r] + t * d->tap_pitch;
-            taps.weights[taps.count++] = d->weights + r * d->weights_row + (size_t)t * d->out_c;
-        }
     }
     /* The last channels may overlap those before: they are computed twice, to the same result. */
     for (uint32_t c = 0; c < d->out_c; c += CHANNELS) {

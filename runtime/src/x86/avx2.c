@@ -1,5 +1,6 @@
 /* Inner parts for AVX2: products of int16 pairs (exact: no intermediate saturation). */
 #include "vector/product.h"
+#include "vector/taps.h"
 #include "x86.h"
 
 /* Four rows and one block of eight channels at a time. A group of 32 weight bytes is two registers of int16, four
@@ -75,14 +76,6 @@ static void copy(int8_t *to, const int8_t *from, size_t bytes) { memcpy(to, from
 
 const NeutronProductCode neutron_product_avx2 = {.start = start, .run = run, .copy = copy};
 
-#define MAX_TAPS 64u
-
-typedef struct {
-    const int8_t *in[MAX_TAPS + 1];
-    const int8_t *weights[MAX_TAPS + 1];
-    uint32_t count;
-} Taps;
-
 static __m256i load16(const int8_t *p) {
     return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
@@ -96,7 +89,7 @@ static __m256i load_halves(const int32_t *p) {
 /* Sixteen channels of every pixel. Taps go in pairs, so that one multiply-add takes two; the zero point times the
  * weights of the taps is taken from the bias once. */
 static void depthwise16(const NeutronDepthwise *d, const Taps *taps, uint32_t c) {
-    __m256i w_low[(MAX_TAPS + 1) / 2], w_high[(MAX_TAPS + 1) / 2];
+    __m256i w_low[(NEUTRON_MAX_TAPS + 1) / 2], w_high[(NEUTRON_MAX_TAPS + 1) / 2];
     const __m256i zero = _mm256_set1_epi16((int16_t)d->input_zero);
     __m256i bias_low = load_halves(d->bias + c), bias_high = load_halves(d->bias + c + 4);
     uint32_t pairs = (taps->count + 1u) / 2u;
@@ -143,7 +136,7 @@ static __m256i interleave8(const int8_t *first, const int8_t *second) {
 
 /* Eight channels of every pixel, for maps of 8 to 15: as depthwise16. */
 static void depthwise8(const NeutronDepthwise *d, const Taps *taps, uint32_t c) {
-    __m256i weights[(MAX_TAPS + 1) / 2];
+    __m256i weights[(NEUTRON_MAX_TAPS + 1) / 2];
     const __m256i zero = _mm256_set1_epi16((int16_t)d->input_zero);
     __m256i bias = _mm256_loadu_si256((const __m256i *)(const void *)(d->bias + c));
     uint32_t pairs = (taps->count + 1u) / 2u;
@@ -168,17 +161,10 @@ static void depthwise8(const NeutronDepthwise *d, const Taps *taps, uint32_t c) 
 }
 
 void neutron_depthwise_avx2(const NeutronDepthwise *d) {
-    if (d->multiplier_c != 1 || d->out_c < 8u || (uint64_t)d->row_count * d->columns > MAX_TAPS) {
+    Taps taps;
+    if (!neutron_list_taps(d, 8u, &taps)) {
         neutron_depthwise_portable(d);
         return;
-    }
-    Taps taps = {.count = 0};
-    for (uint32_t r = 0; r < d->row_count; ++r) {
-        if (d->rows[r] == NULL) continue;
-        for (uint32_t t = 0; t < d->columns; ++t) {
-            taps.in[taps.count] = d->rows[r] + t * d->tap_pitch;
-            taps.weights[taps.count++] = d->weights + r * d->weights_row + (size_t)t * d->out_c;
-        }
     }
     if (taps.count > 0) taps.in[taps.count] = taps.in[taps.count - 1];
     /* The last channels may overlap those before: they are computed twice, to the same result. */
