@@ -18,10 +18,12 @@ using executorch::aten::DimOrderType;
 using executorch::aten::ScalarType;
 using executorch::aten::SizesType;
 using executorch::extension::Module;
+using executorch::extension::TensorPtr;
 using executorch::runtime::Error;
 using executorch::runtime::EValue;
 using executorch::runtime::Program;
 using executorch::runtime::Tag;
+using executorch::runtime::TensorInfo;
 
 namespace {
 
@@ -39,12 +41,21 @@ void fill(std::vector<uint8_t>& data, ScalarType type, uint32_t seed) {
   }
 }
 
+TensorPtr make_tensor(const TensorInfo& info, uint32_t seed) {
+  std::vector<SizesType> sizes(info.sizes().begin(), info.sizes().end());
+  std::vector<DimOrderType> order(info.dim_order().begin(), info.dim_order().end());
+  std::vector<uint8_t> data(info.nbytes());
+  fill(data, info.scalar_type(), seed);
+  return executorch::extension::make_tensor_ptr(std::move(sizes), std::move(data), std::move(order), {},
+                                                info.scalar_type());
+}
+
 bool run(Module& module, const std::string& name, uint32_t seed) {
   auto meta = module.method_meta(name);
   if (!meta.ok()) {
     return false;
   }
-  std::vector<executorch::extension::TensorPtr> tensors;
+  std::vector<TensorPtr> tensors;
   std::vector<EValue> inputs;
   for (size_t i = 0; i < meta->num_inputs(); ++i) {
     auto tag = meta->input_tag(i);
@@ -59,13 +70,23 @@ bool run(Module& module, const std::string& name, uint32_t seed) {
     if (!info.ok()) {
       return false;
     }
-    std::vector<SizesType> sizes(info->sizes().begin(), info->sizes().end());
-    std::vector<DimOrderType> order(info->dim_order().begin(), info->dim_order().end());
-    std::vector<uint8_t> data(info->nbytes());
-    fill(data, info->scalar_type(), seed);
-    tensors.push_back(executorch::extension::make_tensor_ptr(std::move(sizes), std::move(data), std::move(order), {},
-                                                             info->scalar_type()));
+    tensors.push_back(make_tensor(*info, seed));
     inputs.emplace_back(*tensors.back());
+  }
+  // Outputs that the program plans no memory for are the caller's; constants refuse another place, and need none.
+  for (size_t i = 0; i < meta->num_outputs(); ++i) {
+    auto tag = meta->output_tag(i);
+    if (!tag.ok() || *tag != Tag::Tensor) {
+      continue;
+    }
+    auto info = meta->output_tensor_meta(i);
+    if (!info.ok()) {
+      return false;
+    }
+    if (!info->is_memory_planned()) {
+      tensors.push_back(make_tensor(*info, 0));
+      (void)module.set_output(name, *tensors.back(), i);
+    }
   }
   return module.execute(name, inputs).ok();
 }

@@ -25,6 +25,7 @@ from openneutron.pipeline import compile_model
 from openneutron.report.sidecar import report_of_program
 from tests.firmware.whole import build_measured, compiled, run_and_compare, samples
 from tests.recipes.networks import NETWORKS
+from tests.unplanned import unplanned_program
 
 pytestmark = pytest.mark.firmware
 slow = pytest.mark.slow
@@ -133,9 +134,10 @@ def test_prefetched_weights_are_closed_to_all_but_the_copy(sources, tmp_path):
         run_whole(firmware, random_runs(program, 1))
 
 
-@pytest.mark.parametrize("pool", ["method", "planned", "temporary", "stack"])
+@pytest.mark.parametrize("pool", ["method", "planned", "temporary", "io", "stack"])
 def test_one_byte_less_fails_with_the_name_of_the_pool(sources, tmp_path, pool):
-    firmware = build_measured(read_whole_program(_small()), tmp_path, sources)
+    program = unplanned_program() if pool == "io" else _small()
+    firmware = build_measured(read_whole_program(program), tmp_path, sources)
     run_and_compare(firmware)
     less = 8 if pool == "stack" else 1  # a stack is aligned to 8 bytes
     smaller = with_pools(firmware, replace(firmware.pools, **{pool: getattr(firmware.pools, pool) - less}))

@@ -15,6 +15,7 @@ from openneutron.package.pte import inspect_program
 from openneutron.run.program import load_program
 from tests.programs import assert_runs_exactly, assert_same, compiled_for, random_inputs, transposes
 from tests.run.models import Plain, Several, Split
+from tests.unplanned import unplanned_program
 
 LAYOUTS = pytest.mark.parametrize("channels_last", [False, True], ids=["contiguous", "channels_last"])
 CONVERSION = pytest.mark.parametrize("npu", [True, False], ids=["npu_transposes", "runtime_transposes"])
@@ -172,3 +173,9 @@ def test_threads_do_not_change_results() -> None:
         inputs = inputs_of(Several, seed)
         assert_same(shared.run(inputs), alone.run(inputs))
     assert len(os.listdir("/proc/self/task")) == before + 10
+
+
+def test_inputs_and_outputs_that_the_program_plans_no_memory_for() -> None:
+    """As ExecuTorch's users lower for microcontrollers; a program from elsewhere is rehearsed first."""
+    outputs = load_program(unplanned_program()).run([torch.randn(1, 3, 16, 16)])
+    assert outputs[0].shape == (1, 8, 14, 14) and np.abs(outputs[0]).max() > 0
