@@ -158,7 +158,7 @@ def row_work(call: mc.KernelCall, rows: int, target: Target) -> RowWork:
 def cascade_cost(cascade: mc.Cascade, stages: Sequence[mc.KernelCall], target: Target) -> Cost:
     """What a cascade costs beyond its stages in one go each.
 
-    Every step but a stage's first starts it again, and reads its constants again unless it ran just before.
+    Every step but a stage's first starts it again and reads its constants again, unless it ran just before.
     """
     heights = [stage.rows for stage in stages if isinstance(stage, mc.STAGE_FORMS)]
     works = [row_work(stage, rows, target) for stage, rows in zip(stages, heights, strict=True)]
@@ -171,10 +171,14 @@ def cascade_cost(cascade: mc.Cascade, stages: Sequence[mc.KernelCall], target: T
 
 
 def steps_cycles(works: Sequence[RowWork], steps: Sequence[mc.Step]) -> float:
-    """Cycles of the steps of a cascade, but for the first start of each stage."""
-    cycles = float(sum(works[step.stage].start for step in steps) - sum(work.start for work in works))
+    """Cycles of the steps of a cascade, but for the first start of each stage.
+
+    A step that goes on where one of the same stage just ended starts nothing: rows are made in order.
+    """
+    cycles = -float(sum(work.start for work in works))
     before = -1
     for step in steps:
-        cycles += works[step.stage].cycles(step.y1 - step.y0, step.stage != before)
+        fresh = step.stage != before
+        cycles += works[step.stage].cycles(step.y1 - step.y0, fresh) + fresh * works[step.stage].start
         before = step.stage
     return cycles

@@ -178,7 +178,8 @@ def added_cycles(stage: Stage, made: np.ndarray, alone: bool) -> float:
     again = np.full(len(counts), 0 if alone else work.constants)
     again[0] = work.constants
     cycles = np.maximum(work.compute * counts, (work.moved * counts + again) / work.bytes_per_cycle)
-    return float(cycles.sum() - work.cycles(stage.height, True) + work.start * (len(counts) - 1))
+    starts = 0 if alone else work.start * (len(counts) - 1)
+    return float(cycles.sum() - work.cycles(stage.height, True) + starts)
 
 
 def overlapping(lives: Lives, wave: Wave, first: int, last: int) -> tuple[int, int] | None:
