@@ -10,6 +10,7 @@
 #define NEUTRON_MAX_RANK 6u
 #define NEUTRON_MAX_DIM 16777215u
 #define NEUTRON_MAX_STAGES 128u
+#define NEUTRON_LAST_TOGETHER 32u
 #define NEUTRON_ALIGNMENT 16u
 #define NEUTRON_CRC_OFFSET 56u
 #define NEUTRON_KERNEL_KINDS 30u
@@ -672,7 +673,7 @@ static inline int NeutronDepthwiseConv2DParams_in_range(const NeutronDepthwiseCo
 /* rows x in_features times packed weights; `bias` int32[out_features] with the zero point folded in.
  *
  * The product is scaled in double precision, as the definition of "exact" demands, by the double
- * `scales[out_features]`.
+ * `scales[out_features]`. Results of a single row that are computed last may lie over that row.
  */
 typedef struct {
     NeutronRef input;

@@ -55,6 +55,29 @@ static void scale_row(const NeutronFullyConnectedParams *p, const int32_t *sums,
     }
 }
 
+/* Results that are computed together: columns from `first` to before `end`. */
+typedef struct {
+    uint32_t first, end;
+} Columns;
+
+static uint32_t whole_blocks(uint32_t columns) {
+    return (columns + NEUTRON_BLOCK - 1u) / NEUTRON_BLOCK * NEUTRON_BLOCK;
+}
+
+/* The next at most `most` columns when `done` of them are done: from the first to the last, or `down`. The last ones
+ * of a single row, NEUTRON_LAST_TOGETHER or what whole blocks leave of them, are computed together, and written when
+ * nothing of the row is read any more: the compiler may lay them over its end, or over its beginning. */
+static Columns next_columns(uint32_t columns, uint32_t done, uint32_t most, bool down) {
+    const uint32_t last = NEUTRON_LAST_TOGETHER < columns ? NEUTRON_LAST_TOGETHER : columns;
+    if (down) {
+        uint32_t end = columns - done, least = end > last ? last : 0;
+        return (Columns){end - least > most ? whole_blocks(end - most) : least, end};
+    }
+    uint32_t end = whole_blocks(columns - last);
+    if (done >= end) end = columns;
+    return (Columns){done, end - done > most ? done + most : end};
+}
+
 static int32_t run(const NeutronMachine *machine, const NeutronFullyConnectedParams *p) {
     const int8_t *input = (const int8_t *)neutron_read(machine, p->input);
     const int8_t *weights = (const int8_t *)neutron_read(machine, p->weights);
@@ -63,10 +86,13 @@ static int32_t run(const NeutronMachine *machine, const NeutronFullyConnectedPar
     int8_t *output = (int8_t *)neutron_write(machine, p->output);
     size_t channel_bytes = neutron_groups(p->in_features) * NEUTRON_GROUP;
     int32_t sums[SUMS];
-    const uint32_t rows = ROWS(p->rows), columns = SUMS / rows;
+    const uint32_t rows = ROWS(p->rows), most = SUMS / rows;
+    const bool down = p->input.region == p->output.region && p->output.offset > p->input.offset;
     NeutronGemm g = {.a_pitch = p->in_features, .k = p->in_features, .raw = sums};
-    for (uint32_t j = 0; j < p->out_features; j += columns) {
-        g.n = p->out_features - j < columns ? p->out_features - j : columns;
+    for (uint32_t done = 0; done < p->out_features; done += g.n) {
+        const Columns columns = next_columns(p->out_features, done, most, down);
+        const uint32_t j = columns.first;
+        g.n = columns.end - j;
         g.weights = weights + j * channel_bytes;
         g.bias = bias + j;
         for (uint32_t row = 0; row < p->rows; row += g.m) {

@@ -18,6 +18,13 @@ typedef struct {
     int32_t status[MAX_PARTS];
 } Work;
 
+/* Whether results lie over the row that they are made of: then their order counts. */
+static bool in_place(const NeutronProductForm *p) {
+    return p->input.region == p->output.region && p->input.index == p->output.index &&
+           p->input.offset < (uint64_t)p->output.offset + p->out_features &&
+           p->output.offset < (uint64_t)p->input.offset + p->in_features;
+}
+
 /* Into how many parts the rows, elements or blocks of channels may be shared out; 0 or 1: the call stays whole. */
 static uint32_t shares(Work *work) {
     const NeutronCallCopy *c = (const NeutronCallCopy *)work->parameters; /* only the form's member is read */
@@ -43,6 +50,7 @@ static uint32_t shares(Work *work) {
         }
         case NEUTRON_FORM_PRODUCT: {
             const NeutronProductForm *p = &c->product;
+            if (p->rows == 1 && in_place(p)) return 0;
             /* By rows, or one row by channels: the distance between output rows is not a parameter. */
             work->count = p->rows > 1 ? p->rows : p->out_features / NEUTRON_BLOCK;
             each = (uint64_t)p->in_features * (p->rows > 1 ? p->out_features : NEUTRON_BLOCK);

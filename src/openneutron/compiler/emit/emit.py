@@ -16,6 +16,7 @@ from openneutron.compiler.memory.storage import Home
 from openneutron.compiler.microcode.cost import total_cycles
 from openneutron.compiler.microcode.format import (
     Cascade,
+    FullyConnected,
     KernelCall,
     Ref,
     Region,
@@ -67,13 +68,15 @@ class Sketch:
     stage: Stage | None
     constants: int
     cycles: int
+    trailing: tuple[int, int] = (0, 0)  # bytes of its output that are written when its input is not needed
 
 
 def sketch(op: Op, target: Target) -> Sketch:
     """What is known of an operator's calls before anything is placed."""
     pool = ConstPool()
     calls = select(op, lambda tensor: Ref(Region.SCRATCH), pool)
-    return Sketch(stage_of(op, calls, target), pool.size, total_cycles(calls, target))
+    trailing = calls[0].trailing if len(calls) == 1 and isinstance(calls[0], FullyConnected) else (0, 0)
+    return Sketch(stage_of(op, calls, target), pool.size, total_cycles(calls, target), trailing)
 
 
 def emit_parts(op: Op, plan: MemoryPlan, most: int) -> Iterator[tuple[list[KernelCall], bytes]]:

@@ -68,7 +68,7 @@ def place(
     """
     blocks = [Block(aligned(b.nbytes), b.first, b.last) for b in blocks]
     clashes = _clashes(blocks)
-    apart = {pair: _sane(rule, *(blocks[i].nbytes for i in pair)) for pair, rule in (apart or {}).items()}
+    apart = {pair: sane(rule, *(blocks[i].nbytes for i in pair)) for pair, rule in (apart or {}).items()}
     bound = _bound(blocks, apart)
     best, best_size, method = _best_fit(blocks, clashes, apart)
     if best_size > bound and len(blocks) <= SOLVER_LIMIT and solve:
@@ -78,7 +78,7 @@ def place(
     return Placement(tuple(best), best_size, bound, method)
 
 
-def _sane(rule: Apart, first: int, second: int) -> Apart:
+def sane(rule: Apart, first: int, second: int) -> Apart:
     """In multiples of the alignment, and no stricter than not to overlap."""
     low = rule.low // ALIGNMENT * ALIGNMENT
     return Apart(max(low, -second), min(aligned(rule.high), first))

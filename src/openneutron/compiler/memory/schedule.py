@@ -6,7 +6,7 @@ Ordering and placing work on plain numbers (`order.Job`, `place.Block`); this mo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from openneutron.compiler.emit.select import rule_of
@@ -15,7 +15,7 @@ from openneutron.compiler.memory.order import Job, Order, choose_order, peak_of,
 from openneutron.compiler.memory.place import Apart, Block, Placement, aligned, place
 from openneutron.compiler.memory.storage import Buffer, Home, Storage, can_share, share_storage
 from openneutron.compiler.microcode.format import Step
-from openneutron.compiler.stripes.cascade import CascadePlan
+from openneutron.compiler.stripes.cascade import CascadePlan, Overlap
 from openneutron.compiler.stripes.stripes import is_map, rows_of
 from openneutron.litert.ir import Builtin, Graph, Op, Tensor
 
@@ -105,8 +105,16 @@ def with_given_order(graph: Graph, best: Schedule, arena: bool = False) -> list[
     return [best] if given.steps == best.steps else [best, given]
 
 
-def plan_memory(schedule: Schedule, cascades: Sequence[CascadePlan] = (), solve: bool = True) -> MemoryPlan:
-    """Give every scratch buffer of the schedule an offset; `cascades` says which steps run as one."""
+def plan_memory(
+    schedule: Schedule,
+    cascades: Sequence[CascadePlan] = (),
+    solve: bool = True,
+    trailing: Mapping[int, Overlap] | None = None,
+) -> MemoryPlan:
+    """Give every scratch buffer of the schedule an offset; `cascades` says which steps run as one.
+
+    `trailing` are the overlaps of steps computed whole, by their number.
+    """
     storage = schedule.storage
     units = _units(len(schedule.steps), cascades)
     rows = {buffer: count for c in cascades for buffer, count in c.rows.items()}
@@ -125,7 +133,10 @@ def plan_memory(schedule: Schedule, cascades: Sequence[CascadePlan] = (), solve:
             blocks.append(Block(aligned(size), first, last))
     apart = {
         (group[o.source], group[o.output]): Apart(-o.below, o.above)
-        for o in (c.overlap for c in cascades)
+        for o in (
+            *(c.overlap for c in cascades),
+            *(trailing[u.first] for u in units if u.cascade is None and trailing and u.first in trailing),
+        )
         if o is not None
     }
     placement = place(blocks, apart, solve)

@@ -118,6 +118,7 @@ def header_text() -> str:
         f"#define NEUTRON_MAX_RANK {mc.MAX_RANK}u",
         f"#define NEUTRON_MAX_DIM {mc.MAX_DIM}u",
         f"#define NEUTRON_MAX_STAGES {mc.MAX_STAGES}u",
+        f"#define NEUTRON_LAST_TOGETHER {mc.LAST_TOGETHER}u",
         f"#define NEUTRON_ALIGNMENT {mc.ALIGNMENT}u",
         f"#define NEUTRON_CRC_OFFSET {mc.CRC_OFFSET}u",
         f"#define NEUTRON_KERNEL_KINDS {len(mc.Kernel)}u",

@@ -36,6 +36,7 @@ from openneutron.compiler.microcode.forms import (
     WalkForm,
     WindowForm,
     Work,
+    ceil_div,
     matrix_work,
     span,
 )
@@ -62,6 +63,7 @@ from openneutron.compiler.microcode.records import (
 
 MAX_STAGES = 128  # of a cascade, and calls of a loop
 MAX_TIMES = 0xFFFFFF  # that a loop runs
+LAST_TOGETHER = 32  # results of a fully connected row that are written when all of the row has been read
 
 
 class Kernel(IntEnum):
@@ -282,13 +284,20 @@ class FullyConnected(ProductForm):
     """rows x in_features times packed weights; `bias` int32[out_features] with the zero point folded in.
 
     The product is scaled in double precision, as the definition of "exact" demands, by the double
-    `scales[out_features]`.
+    `scales[out_features]`. Results of a single row that are computed last may lie over that row.
     """
 
     kernel = Kernel.FULLY_CONNECTED
     output_zero: Int8
     clamp_min: Int8
     clamp_max: Int8
+
+    @property
+    def trailing(self) -> tuple[int, int]:
+        """Results computed together as the last ones: of an output that lies before its input, and behind."""
+        before = ceil_div(max(self.out_features - LAST_TOGETHER, 0), 8) * 8  # whole blocks of packed weights
+        both = self.out_features - before, min(self.out_features, LAST_TOGETHER)
+        return both if self.rows == 1 else (0, 0)
 
 
 @dataclass(frozen=True)

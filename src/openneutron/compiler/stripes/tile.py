@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from openneutron.compiler.emit.emit import Sketch, sketch
-from openneutron.compiler.memory.place import aligned
+from openneutron.compiler.memory.place import Apart, aligned, sane
 from openneutron.compiler.memory.schedule import (
     MemoryPlan,
     Schedule,
@@ -28,12 +28,14 @@ from openneutron.compiler.stripes.cascade import (
     MOST_STAGES,
     MOST_STEPS,
     CascadePlan,
+    Overlap,
     Wave,
     added_cycles,
     dies_in,
     make_cascade,
     overlapping,
     rolls_from,
+    starts_own_buffer,
     together,
 )
 from openneutron.compiler.stripes.maps import RowMaps
@@ -79,6 +81,23 @@ class StepTimeline:
         for buffer, (_, last) in self.lives.items():
             if 0 <= last < len(self.ending):
                 self.ending[last].append(buffer)
+        # A streamed operator may be cut into parts, of which each reads all of its input.
+        self.trailing = {} if streamed else dict(self._trailing(sketches))
+
+    def _trailing(self, sketches: Mapping[Op, Sketch]) -> Iterator[tuple[int, Overlap]]:
+        """Steps whose last results may lie over their input, as it dies with them."""
+        for step, op in enumerate(self.schedule.steps):
+            before, behind = sketches[op].trailing
+            if not behind:
+                continue
+            source, out = op.operand(0), op.output
+            buffer = self.storage.places[source].buffer
+            dies = self.storage.whole(source) and self.lives.get(buffer, (0, -1))[1] == step
+            if dies and starts_own_buffer(self, out, step):
+                below, above = out.nbytes - before, max(buffer.nbytes - behind, 1)
+                if not below:  # all of it is written at the end
+                    above = 0
+                yield step, Overlap(buffer, self.storage.places[out].buffer, below, above)
 
     def live(self, step: int) -> int:
         """Bytes in use while a step computed whole runs."""
@@ -89,6 +108,10 @@ class StepTimeline:
             if new in alive and old in alive and self.lives[new][0] == step
         )
         total = sum(aligned(b.nbytes) for b in alive) - saved
+        if step in self.trailing:
+            pair = self.trailing[step]
+            first, second = aligned(pair.source.nbytes), aligned(pair.output.nbytes)
+            total -= first + second - sane(Apart(-pair.below, pair.above), first, second).union(first, second)
         return total + self.constants[step]
 
     def segments(self, budget: float) -> Iterator[Segment]:
@@ -249,7 +272,7 @@ def smallest_plan(
     if budget < 0:
         return None
     timelines = [StepTimeline(schedule, sketches, options.fetch_constants_to_sram) for schedule in schedules]
-    plans = [(timelines[0], plan_memory(schedules[0]))]
+    plans = [(timelines[0], plan_memory(schedules[0], trailing=timelines[0].trailing))]
     for timeline in timelines:
         plans += [(timeline, plan) for plan in _smallest(timeline, budget)]
     return min(plans, key=lambda pair: pair[0].needed(pair[1]))[1]
@@ -273,7 +296,7 @@ def fitting_plan(
             if way is None:
                 break
             cascades = timeline.cascades(way[1])
-            plan = plan_memory(schedule, cascades)
+            plan = plan_memory(schedule, cascades, trailing=timeline.trailing)
             smallest.append(plan)
             if plan.scratch_bytes <= limit:
                 fitting.append((timeline.added_cycles(cascades), plan))
@@ -304,6 +327,6 @@ def _smallest(timeline: StepTimeline, budget: float) -> list[MemoryPlan]:
             break
         cascades = timeline.cascades(way)
         if timeline.added_cycles(cascades) <= budget:
-            plans.append(plan_memory(timeline.schedule, cascades))
+            plans.append(plan_memory(timeline.schedule, cascades, trailing=timeline.trailing))
             least = min(least, timeline.needed(plans[-1]))
     return plans
