@@ -13,7 +13,7 @@
 #define NEUTRON_LAST_TOGETHER 32u
 #define NEUTRON_ALIGNMENT 16u
 #define NEUTRON_CRC_OFFSET 56u
-#define NEUTRON_KERNEL_KINDS 30u
+#define NEUTRON_KERNEL_KINDS 32u
 #define NEUTRON_ISLAND_OPERANDS 6u
 #define NEUTRON_ISLAND_REGISTERS 8u
 #define NEUTRON_ISLAND_CODE 64u
@@ -54,6 +54,8 @@ typedef enum NeutronKernelKind {
     NEUTRON_KERNEL_ISLAND = 27,
     NEUTRON_KERNEL_LOOKUP = 28,
     NEUTRON_KERNEL_LOOP = 29,
+    NEUTRON_KERNEL_REDUCE_ROWS = 30,
+    NEUTRON_KERNEL_FULLY_CONNECTED_ROWS = 31,
 } NeutronKernelKind;
 #endif
 
@@ -87,6 +89,7 @@ typedef enum NeutronForm {
     NEUTRON_FORM_PRODUCT = 5,
     NEUTRON_FORM_MOVE = 6,
     NEUTRON_FORM_RESIZE = 7,
+    NEUTRON_FORM_ACCUMULATE = 8,
 } NeutronForm;
 
 /* What an instruction of an island does to its registers; a comparison gives 1 or 0. */
@@ -140,6 +143,14 @@ typedef enum NeutronResultForm {
     NEUTRON_RESULT_INT8 = 1,
     NEUTRON_RESULT_STEPS = 2,
 } NeutronResultForm;
+
+/* What REDUCE_ROWS makes of all pixels of a channel. */
+typedef enum NeutronRowsReduction {
+    NEUTRON_ROWS_SUM = 0,
+    NEUTRON_ROWS_AVERAGE = 1,
+    NEUTRON_ROWS_MAXIMUM = 2,
+    NEUTRON_ROWS_MINIMUM = 3,
+} NeutronRowsReduction;
 
 /* An address: byte `offset` in a region (`index` tells inputs, and outputs, apart).
  *
@@ -466,6 +477,27 @@ static inline int NeutronResizeForm_in_range(const NeutronResizeForm *p) {
            p->out_w <= 65535u &&
            p->channels >= 1u &&
            p->channels <= 65535u;
+}
+
+/* Rows y0 <= y < y1 of `height`, taken into `sums`: row 0 begins, and the last row completes the output.
+ *
+ * Rows come from the top to the bottom, each once, in as many calls as there are stripes.
+ */
+typedef struct {
+    NeutronRef input;
+    NeutronRef output;
+    NeutronRef sums;
+    uint32_t height;
+    uint32_t row;
+    uint32_t y0;
+    uint32_t y1;
+} NeutronAccumulateForm;
+static_assert(sizeof(NeutronAccumulateForm) == 40u, "layout of NeutronAccumulateForm");
+
+static inline int NeutronAccumulateForm_in_range(const NeutronAccumulateForm *p) {
+    return p->height >= 1u &&
+           p->height <= 65535u &&
+           p->row >= 1u;
 }
 
 /* Block until the last prefetch on `channel` has finished. */
@@ -1172,8 +1204,9 @@ static inline int NeutronArgMaxParams_in_range(const NeutronArgMaxParams *p) {
 
 /* The next `stages` calls are not run as they stand but as `steps` say: stripes of rows, interleaved.
  *
- * A stage is a window kernel (its y0 and y1 are the step's), an element-wise kernel or a TABLE; of the last
- * two, the outermost dimension (`dims[0]`, `rows`) counts rows, and `Ref.rows` makes a rolling buffer.
+ * A stage has a form: a window, a resize and an accumulation take the step's y0 and y1; of element-wise
+ * kernels, copies, TABLEs and products the outermost dimension (`dims[0]`, `rows`) counts rows, and
+ * `Ref.rows` makes a rolling buffer.
  */
 typedef struct {
     uint32_t stages;
@@ -1323,6 +1356,92 @@ static inline int NeutronLoopParams_in_range(const NeutronLoopParams *p) {
            p->times <= 16777215u;
 }
 
+/* Sum, average or extremum of each of `channels` over all rows of a feature map and all their pixels.
+ *
+ * `sums` holds int32[channels] between stripes of a sum or an average; an extremum is kept in the output.
+ */
+typedef struct {
+    NeutronRef input;
+    NeutronRef output;
+    NeutronRef sums;
+    uint32_t height;
+    uint32_t row;
+    uint32_t y0;
+    uint32_t y1;
+    uint32_t reduction;
+    uint32_t width;
+    uint32_t channels;
+    uint32_t pixel;
+    int32_t input_zero;
+    int32_t output_zero;
+    int32_t multiplier;
+    int32_t shift;
+    int32_t clamp_min;
+    int32_t clamp_max;
+} NeutronReduceRowsParams;
+static_assert(sizeof(NeutronReduceRowsParams) == 80u, "layout of NeutronReduceRowsParams");
+
+#define NEUTRON_REDUCE_ROWS_MOST_PIXELS 16777215u
+static inline int NeutronReduceRowsParams_in_range(const NeutronReduceRowsParams *p) {
+    return p->height >= 1u &&
+           p->height <= 65535u &&
+           p->row >= 1u &&
+           p->reduction <= 3u &&
+           p->width >= 1u &&
+           p->width <= 16777215u &&
+           p->channels >= 1u &&
+           p->channels <= 16777215u &&
+           p->pixel >= 1u &&
+           p->pixel <= 16777215u &&
+           p->input_zero >= -128 &&
+           p->input_zero <= 127 &&
+           p->output_zero >= -128 &&
+           p->output_zero <= 127 &&
+           p->shift >= -31 &&
+           p->shift <= 30 &&
+           p->clamp_min >= -128 &&
+           p->clamp_min <= 127 &&
+           p->clamp_max >= -128 &&
+           p->clamp_max <= 127 &&
+           (uint64_t)p->height * p->width <= NEUTRON_REDUCE_ROWS_MOST_PIXELS;
+}
+
+/* FULLY_CONNECTED of one row that is a feature map: `weights` packed for each of its rows by itself.
+ *
+ * `sums` holds int32[out_features] between stripes.
+ */
+typedef struct {
+    NeutronRef input;
+    NeutronRef output;
+    NeutronRef sums;
+    uint32_t height;
+    uint32_t row;
+    uint32_t y0;
+    uint32_t y1;
+    NeutronRef weights;
+    NeutronRef bias;
+    NeutronRef scales;
+    uint32_t out_features;
+    int32_t output_zero;
+    int32_t clamp_min;
+    int32_t clamp_max;
+} NeutronFullyConnectedRowsParams;
+static_assert(sizeof(NeutronFullyConnectedRowsParams) == 80u, "layout of NeutronFullyConnectedRowsParams");
+
+static inline int NeutronFullyConnectedRowsParams_in_range(const NeutronFullyConnectedRowsParams *p) {
+    return p->height >= 1u &&
+           p->height <= 65535u &&
+           p->row >= 1u &&
+           p->out_features >= 1u &&
+           p->out_features <= 16777215u &&
+           p->output_zero >= -128 &&
+           p->output_zero <= 127 &&
+           p->clamp_min >= -128 &&
+           p->clamp_min <= 127 &&
+           p->clamp_max >= -128 &&
+           p->clamp_max <= 127;
+}
+
 /* Per kernel: X(KIND, function, parameter struct, form). */
 #define NEUTRON_FOR_EACH_KERNEL(X) \
     X(WAIT, neutron_wait, NeutronWaitParams, WHOLE) \
@@ -1354,7 +1473,9 @@ static inline int NeutronLoopParams_in_range(const NeutronLoopParams *p) {
     X(CONV_2D_PLANAR, neutron_conv_2d_planar, NeutronConv2DPlanarParams, WINDOW) \
     X(ISLAND, neutron_island, NeutronIslandParams, WHOLE) \
     X(LOOKUP, neutron_lookup, NeutronLookupParams, WHOLE) \
-    X(LOOP, neutron_loop, NeutronLoopParams, WHOLE)
+    X(LOOP, neutron_loop, NeutronLoopParams, WHOLE) \
+    X(REDUCE_ROWS, neutron_reduce_rows, NeutronReduceRowsParams, ACCUMULATE) \
+    X(FULLY_CONNECTED_ROWS, neutron_fully_connected_rows, NeutronFullyConnectedRowsParams, ACCUMULATE)
 
 /* Every NeutronRef in a record: X(KIND, parameter struct, member). */
 #define NEUTRON_FOR_EACH_ADDRESS(X) \
@@ -1443,6 +1564,15 @@ static inline int NeutronLoopParams_in_range(const NeutronLoopParams *p) {
     X(ISLAND, NeutronIslandParams, f.table) \
     X(LOOKUP, NeutronLookupParams, input) \
     X(LOOKUP, NeutronLookupParams, indices) \
-    X(LOOKUP, NeutronLookupParams, output)
+    X(LOOKUP, NeutronLookupParams, output) \
+    X(REDUCE_ROWS, NeutronReduceRowsParams, input) \
+    X(REDUCE_ROWS, NeutronReduceRowsParams, output) \
+    X(REDUCE_ROWS, NeutronReduceRowsParams, sums) \
+    X(FULLY_CONNECTED_ROWS, NeutronFullyConnectedRowsParams, input) \
+    X(FULLY_CONNECTED_ROWS, NeutronFullyConnectedRowsParams, output) \
+    X(FULLY_CONNECTED_ROWS, NeutronFullyConnectedRowsParams, sums) \
+    X(FULLY_CONNECTED_ROWS, NeutronFullyConnectedRowsParams, weights) \
+    X(FULLY_CONNECTED_ROWS, NeutronFullyConnectedRowsParams, bias) \
+    X(FULLY_CONNECTED_ROWS, NeutronFullyConnectedRowsParams, scales)
 
 #endif

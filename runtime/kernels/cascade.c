@@ -13,9 +13,10 @@ static bool is_stage(uint32_t kind) {
         case NEUTRON_FORM_WALK:
         case NEUTRON_FORM_ROWS:
         case NEUTRON_FORM_MOVE:
-        case NEUTRON_FORM_RESIZE: return true;
-        case NEUTRON_FORM_WHOLE:
-        case NEUTRON_FORM_PRODUCT: return false;
+        case NEUTRON_FORM_RESIZE:
+        case NEUTRON_FORM_PRODUCT:
+        case NEUTRON_FORM_ACCUMULATE: return true;
+        case NEUTRON_FORM_WHOLE: return false;
     }
     return false;
 }
@@ -86,6 +87,17 @@ static int32_t narrow(NeutronCallCopy *stage, NeutronForm form, const NeutronSte
         NEUTRON_REQUIRE(step->y1 <= stage->resize.out_h);
         stage->resize.y0 = first;
         stage->resize.y1 = step->y1;
+    } else if (form == NEUTRON_FORM_ACCUMULATE) {
+        stage->accumulate.y0 = first; /* that they are rows of it the kernel checks */
+        stage->accumulate.y1 = step->y1;
+    } else if (form == NEUTRON_FORM_PRODUCT) {
+        NeutronProductForm *p = &stage->product;
+        NEUTRON_REQUIRE(step->y1 <= p->rows && p->in_features <= INT32_MAX && p->out_features <= INT32_MAX);
+        if (!holds(p->input, step) || !holds(p->output, step)) return NEUTRON_STATUS_BOUNDS;
+        count = together(p->input, first, together(p->output, first, count));
+        NEUTRON_TRY(move(&p->input, (int32_t)p->in_features, first));
+        NEUTRON_TRY(move(&p->output, (int32_t)p->out_features, first));
+        p->rows = count;
     } else if (form == NEUTRON_FORM_MOVE) {
         NeutronMoveForm *m = &stage->move;
         NEUTRON_REQUIRE(step->y1 <= m->dims[0]);

@@ -6,13 +6,8 @@
  * LiteRT's reference scales this operator, and only this one, as round(double(sum) * scale). Multiplication of
  * doubles is correctly rounded everywhere, in software too, so this is exact on a core without a double unit.
  */
-#include "arithmetic.h"
 #include "convolution.h"
-
-#if defined(NEUTRON_VECTOR) && defined(__x86_64__)
-#define VECTOR_SCALES 1
-#include "x86/scale_doubles.h"
-#endif
+#include "scale_sums.h"
 
 static int32_t check(const NeutronMachine *machine, const NeutronFullyConnectedParams *p) {
     NEUTRON_REQUIRE(p->clamp_min <= p->clamp_max);
@@ -21,16 +16,6 @@ static int32_t check(const NeutronMachine *machine, const NeutronFullyConnectedP
     NEUTRON_TRY(neutron_check_bytes(machine, p->bias, (uint64_t)p->out_features * 4u, 4, NEUTRON_READ));
     NEUTRON_TRY(neutron_check_bytes(machine, p->scales, (uint64_t)p->out_features * 8u, 8, NEUTRON_READ));
     return neutron_check_weights(machine, p->weights, p->out_features, p->in_features);
-}
-
-/* round(x), halves away from zero, as an int32; what does not fit becomes INT32_MIN, as on the reference machine. */
-static int32_t round_to_int(double x) {
-    if (!(x > -2147483648.5 && x < 2147483647.5)) return INT32_MIN;
-    int64_t whole = (int64_t)x;
-    double rest = x - (double)whole; /* exact */
-    if (rest >= 0.5) ++whole;
-    if (rest <= -0.5) --whole;
-    return (int32_t)whole;
 }
 
 /* Sums kept on the stack, for so many rows at a time: a host takes 16 KiB, many columns for a few rows and fewer for
@@ -42,18 +27,6 @@ static int32_t round_to_int(double x) {
 #define SUMS 256u
 #define ROWS(rows) 8u
 #endif
-
-static void scale_row(const NeutronFullyConnectedParams *p, const int32_t *sums, const double *scales, uint32_t count,
-                      int8_t *out) {
-    uint32_t i = 0;
-#ifdef VECTOR_SCALES
-    i = neutron_scale_doubles(sums, scales, count, p->output_zero, p->clamp_min, p->clamp_max, out);
-#endif
-    for (; i < count; ++i) {
-        int32_t scaled = round_to_int((double)sums[i] * scales[i]);
-        out[i] = (int8_t)neutron_clamp(neutron_add32(scaled, p->output_zero), p->clamp_min, p->clamp_max);
-    }
-}
 
 /* Results that are computed together: columns from `first` to before `end`. */
 typedef struct {
@@ -88,6 +61,7 @@ static int32_t run(const NeutronMachine *machine, const NeutronFullyConnectedPar
     int32_t sums[SUMS];
     const uint32_t rows = ROWS(p->rows), most = SUMS / rows;
     const bool down = p->input.region == p->output.region && p->output.offset > p->input.offset;
+    const NeutronSumRange range = {p->output_zero, p->clamp_min, p->clamp_max};
     NeutronGemm g = {.a_pitch = p->in_features, .k = p->in_features, .raw = sums};
     for (uint32_t done = 0; done < p->out_features; done += g.n) {
         const Columns columns = next_columns(p->out_features, done, most, down);
@@ -100,7 +74,8 @@ static int32_t run(const NeutronMachine *machine, const NeutronFullyConnectedPar
             g.a = input + (size_t)row * p->in_features;
             neutron_gemm(&g);
             for (uint32_t r = 0; r < g.m; ++r) {
-                scale_row(p, sums + r * g.n, scales + j, g.n, output + (size_t)(row + r) * p->out_features + j);
+                neutron_scale_sums(sums + r * g.n, scales + j, g.n, &range,
+                                   output + (size_t)(row + r) * p->out_features + j);
             }
         }
     }

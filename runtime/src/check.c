@@ -110,6 +110,14 @@ int32_t neutron_check_window(const NeutronMachine *machine, const NeutronWindow 
     return NEUTRON_STATUS_OK;
 }
 
+int32_t neutron_check_rows(const NeutronMachine *machine, NeutronRef ref, uint32_t height, uint32_t row, uint64_t used,
+                           uint32_t y0, uint32_t y1) {
+    uint64_t rows = ref.rows ? ref.rows : height;
+    NEUTRON_REQUIRE(y0 < y1 && y1 <= height && used <= row);
+    if (y1 - y0 > rows) return NEUTRON_STATUS_BOUNDS;
+    return neutron_check_bytes(machine, ref, (rows - 1u) * row + used, 1, NEUTRON_READ);
+}
+
 int32_t neutron_check_broadcast(const NeutronMachine *machine, const NeutronBroadcast *walk) {
     NEUTRON_TRY(neutron_check_strided(machine, walk->a, walk->dims, walk->a_strides, 1, NEUTRON_READ));
     NEUTRON_TRY(neutron_check_strided(machine, walk->b, walk->dims, walk->b_strides, 1, NEUTRON_READ));

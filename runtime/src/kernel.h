@@ -77,6 +77,7 @@ typedef union {
     NeutronProductForm product;
     NeutronMoveForm move;
     NeutronResizeForm resize;
+    NeutronAccumulateForm accumulate;
 #define NEUTRON_MEMBER(kind, function, Type, form) Type kind##_parameters;
     NEUTRON_FOR_EACH_KERNEL(NEUTRON_MEMBER)
 #undef NEUTRON_MEMBER
@@ -112,6 +113,11 @@ int32_t neutron_check_reduction(const NeutronMachine *machine, NeutronRef input,
                                 const uint32_t kept[NEUTRON_MAX_RANK], const int32_t kept_strides[NEUTRON_MAX_RANK],
                                 const uint32_t reduced[NEUTRON_MAX_RANK],
                                 const int32_t reduced_strides[NEUTRON_MAX_RANK]);
+
+/* Rows y0 .. y1 - 1 of a map, `row` bytes apart, of which `used` are read, lie in the region of `ref` and are held at
+ * the same time. */
+int32_t neutron_check_rows(const NeutronMachine *machine, NeutronRef ref, uint32_t height, uint32_t row, uint64_t used,
+                           uint32_t y0, uint32_t y1);
 
 int32_t neutron_check_broadcast(const NeutronMachine *machine, const NeutronBroadcast *walk);
 

@@ -59,6 +59,7 @@ static uint32_t shares(Work *work) {
         case NEUTRON_FORM_ROWS:
         case NEUTRON_FORM_MOVE:
         case NEUTRON_FORM_RESIZE:
+        case NEUTRON_FORM_ACCUMULATE:
         case NEUTRON_FORM_WHOLE: return 0;
     }
     uint64_t worth = each * work->count / LEAST_WORK;
@@ -105,6 +106,7 @@ static void narrow(NeutronCallCopy *c, const Work *work, uint32_t begin, uint32_
         case NEUTRON_FORM_ROWS:
         case NEUTRON_FORM_MOVE:
         case NEUTRON_FORM_RESIZE:
+        case NEUTRON_FORM_ACCUMULATE:
         case NEUTRON_FORM_WHOLE: return;
     }
 }

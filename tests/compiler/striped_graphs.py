@@ -18,7 +18,9 @@ class StripedGraph(RandomGraph):
         self.pool: list[Tensor] = []
         shape = (1, self._int(6, 24), self._int(3, 9), self._int(1, 9))
         if seed % 6 == 5:
-            shape = (1, 1, self._int(12, 40), shape[3])  # a 1-D network
+            shape = self._pick(
+                [(1, 1, self._int(12, 40), shape[3]), (1, self._int(12, 40), 1, shape[3])]
+            )  # 1-D
         x = self.b.input("x", shape, quant=self._quant())
         self.outputs: list[Tensor] = []
         for _ in range(blocks):
@@ -28,10 +30,10 @@ class StripedGraph(RandomGraph):
             x = self._joined(before, x)
             if self._int(0, 9) == 0:
                 self.outputs.append(x)  # something in the middle is wanted too
-        ending = self._int(0, 5)
-        if ending < 2:
+        ending = self._int(0, 7)
+        if ending < 4:
             x = self._head(x)
-        elif ending < 4:
+        elif ending < 6:
             x = self._planes(x)
         self.outputs.append(x)
 
@@ -120,9 +122,30 @@ class StripedGraph(RandomGraph):
         return self.b.op(Builtin.CONV_2D, [x, w, b], shape, self._quant(), options=options)
 
     def _head(self, x: Tensor) -> Tensor:
-        axes = self.b.ints((1, 2))
-        shape = (1, x.shape[3])
-        return self.b.op(Builtin.MEAN, [x, axes], shape, self._quant(), options={"keepDims": False})
+        """What takes all rows: a reduction over them, a pool as large as the map, a fully connected layer."""
+        way = self._int(0, 4)
+        if way == 0:
+            return self._product(self.b.reshape(x, (1, x.elements)), (1, self._int(1, 70)))
+        if way == 1:
+            kind = self._pick([Builtin.AVERAGE_POOL_2D, Builtin.MAX_POOL_2D])
+            options = {"padding": 1, "strideH": 1, "strideW": 1, "filterHeight": x.shape[1],
+                       "filterWidth": x.shape[2], "fusedActivationFunction": self._int(0, 3)}  # fmt: skip
+            return self.b.op(kind, [x], (1, 1, 1, x.shape[3]), x.quant, options=options)
+        if way == 2 and x.shape[2] == 1:  # features of a sequence, and their mean
+            x = self.b.reshape(x, (1, x.shape[1], x.shape[3]))
+            for _ in range(2):
+                x = self._product(x, (*x.shape[:2], self._int(1, 20)))
+        keep = bool(self._int(0, 1))
+        shape = (*([1] * (x.rank - 1) if keep else [1]), x.shape[-1])
+        kind = self._pick([Builtin.MEAN, Builtin.MEAN, Builtin.REDUCE_MAX, Builtin.REDUCE_MIN])
+        quant = self._quant() if kind is Builtin.MEAN else x.quant
+        axes = self.b.ints(range(1, x.rank - 1))
+        return self.b.op(kind, [x, axes], shape, quant, options={"keepDims": keep})
+
+    def _product(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        w, b = self._weights((shape[-1], x.shape[-1]), x, axis=0)
+        options = {"fusedActivationFunction": 0, "keepNumDims": len(shape) > 2}
+        return self.b.op(Builtin.FULLY_CONNECTED, [x, w, b], shape, self._quant(), options=options)
 
     def _planes(self, x: Tensor) -> Tensor:
         n, h, w, c = x.shape

@@ -21,6 +21,7 @@ from tests.compiler.graphs import random_graph
 from tests.compiler.test_islands import random_island
 from tests.kernels import test_conv, test_elementwise, test_move, test_reduce
 from tests.kernels.harness import Maker, program_of
+from tests.kernels.test_rows import accumulated, takes_all_rows
 
 
 def planar(make: Maker) -> Op:
@@ -102,6 +103,39 @@ def loop_program(rolled: bool = True, times: int = 8) -> tuple[bytes, bytes]:
     return encode(Program(calls, shape, shape, len(raw), 16, weights_crc=zlib.crc32(raw))), raw
 
 
+def accumulating_program(seed: int) -> tuple[bytes, bytes]:
+    """A reduction or a fully connected layer that takes two rows at a time."""
+    program, raw = accumulated(takes_all_rows(Maker(np.random.default_rng(seed))), 2)
+    return encode(program), raw
+
+
+def sequence_program() -> tuple[bytes, bytes]:
+    """Two fully connected layers of a sequence, in stripes of two rows with rings of three and two."""
+    make = Maker(np.random.default_rng(4))
+    x, y, z = (make.tensor((1, 8, width)) for width in (5, 12, 7))
+    first, second = Ref(Region.SCRATCH, rows=3), Ref(Region.SCRATCH, rows=2, offset=48)
+    places, pool = {x: Ref(Region.INPUT), y: first, z: second}, ConstPool()
+    calls: list[mc.Params] = []
+    for source, out in ((x, y), (y, z)):
+        weights = make.weights((out.shape[2], source.shape[2]), 0)
+        options = {"fusedActivationFunction": 0, "keepNumDims": True}
+        op = Op(
+            Builtin.FULLY_CONNECTED,
+            [source, weights, make.bias(out.shape[2], source, weights)],
+            [out],
+            options,
+        )
+        calls += select(op, places.__getitem__, pool)
+    dims, strides = (8, 1, 1, 1, 1, 7), (7, 0, 0, 0, 0, 1)
+    calls.append(mc.Copy(second, Ref(Region.OUTPUT), 1, dims, strides, strides))
+    steps = [mc.Step(stage, row, row + 2) for row in range(0, 8, 2) for stage in range(3)]
+    raw = pool.bytes()
+    shapes = [(descriptor("int8", t.shape),) for t in (x, z)]
+    cascade = mc.Cascade(3, len(steps), tuple(steps))
+    program = Program((cascade, *calls), *shapes, len(raw), 64, weights_crc=zlib.crc32(raw))
+    return encode(program), raw
+
+
 def island_program(seed: int) -> tuple[bytes, bytes]:
     """A random float expression with reductions, some with a function behind it."""
     rng = np.random.default_rng(seed)
@@ -122,6 +156,7 @@ def programs(per_case: int = 4) -> list[tuple[bytes, bytes]]:
     make = Maker(np.random.default_rng(0))
     result = [streamed_program(), *[cascade_program(), loop_program()] * 2 * per_case]
     result += [arena_program(seed) for seed in range(2 * per_case)]
+    result += [accumulating_program(seed) for seed in range(4 * per_case)] + [sequence_program()] * per_case
     for case in CASES:
         for _ in range(per_case):
             program, weights, _, _ = program_of([case(make)])

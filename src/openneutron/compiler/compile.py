@@ -281,7 +281,7 @@ def _buffer_infos(plan: MemoryPlan, pieces: Sequence[Piece], stream: Stream | No
             plan.offsets[buffer],
             plan.nbytes(buffer),
             *span(first_piece[min(max(first, 0), end)], last_piece[min(max(last, 0), end)]),
-            tuple(tensors[buffer]),
+            tuple(tensors.get(buffer, ())),
             plan.rows.get(buffer, 0),
         )
         for buffer, (first, last) in plan.lives.items()

@@ -9,6 +9,7 @@ from typing import Any
 
 from openneutron.compiler.emit.constants import ConstPool
 from openneutron.compiler.emit.select import select, supports
+from openneutron.compiler.emit.select_accumulate import accumulate
 from openneutron.compiler.emit.selection import Context
 from openneutron.compiler.emit.split import Part, can_split, split, widen_output
 from openneutron.compiler.memory.schedule import MemoryPlan
@@ -22,7 +23,7 @@ from openneutron.compiler.microcode.format import (
     Region,
 )
 from openneutron.compiler.stripes.cascade import CascadePlan
-from openneutron.compiler.stripes.stripes import Stage, by_rows, stage_of
+from openneutron.compiler.stripes.stripes import Stage, accumulating_stage, by_rows, stage_of
 from openneutron.diagnostics import fail
 from openneutron.litert.ir import Graph, Op, Tensor
 from openneutron.target import Target
@@ -55,8 +56,12 @@ def emit_cascade(
 ) -> tuple[list[KernelCall], list[int]]:
     """The calls of a cascade: the record with its steps, its stages; and how many each operator has."""
     steps = plan.steps(cascade)
-    strides = Context(partial(tensor_ref, plan), pool, partial(_pitch, plan)).strides
-    stages = [by_rows(op, emit_step(op, plan, pool), strides) or [] for op in ops]
+    context = Context(partial(tensor_ref, plan), pool, partial(_pitch, plan))
+    stages: list[list[KernelCall]] = []
+    for op in ops:
+        sums = Ref(Region.SCRATCH, offset=plan.offsets[cascade.sums]) if cascade.sums else Ref(Region.SCRATCH)
+        taken = accumulate(op, context, sums) if op is ops[-1] and cascade.accumulates else None
+        stages.append([taken] if taken else by_rows(op, emit_step(op, plan, pool), context.strides) or [])
     calls = [call for stage in stages for call in stage]
     return [Cascade(len(calls), len(steps), steps), *calls], [len(stage) for stage in stages]
 
@@ -75,8 +80,16 @@ def sketch(op: Op, target: Target) -> Sketch:
     """What is known of an operator's calls before anything is placed."""
     pool = ConstPool()
     calls = select(op, lambda tensor: Ref(Region.SCRATCH), pool)
+    stage = stage_of(op, calls, target) or _accumulating(op, target)
     trailing = calls[0].trailing if len(calls) == 1 and isinstance(calls[0], FullyConnected) else (0, 0)
-    return Sketch(stage_of(op, calls, target), pool.size, total_cycles(calls, target), trailing)
+    return Sketch(stage, pool.size, total_cycles(calls, target), trailing)
+
+
+def _accumulating(op: Op, target: Target) -> Stage | None:
+    """An operator that takes all rows of its input as the last stage of a cascade."""
+    scratch = Ref(Region.SCRATCH)
+    call = accumulate(op, Context(lambda tensor: scratch, ConstPool()), scratch)
+    return None if call is None else accumulating_stage(op, call, target)
 
 
 def emit_parts(op: Op, plan: MemoryPlan, most: int) -> Iterator[tuple[list[KernelCall], bytes]]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from openneutron.compiler.emit.quantized import (
+    GROUP,
     activation_range,
     channel_multipliers,
     fold_zero_point,
@@ -248,25 +249,38 @@ def _fully_connected_problem(op: Op) -> str:
     return problem
 
 
+def _product(op: Op, ctx: Context) -> dict[str, Any]:
+    """What every call of a fully connected layer has."""
+    source, weights = op.operand(0), op.operand(1).array
+    io = _quantized_io(op, source)
+    del io["input_zero"]  # folded into the bias
+    return {
+        "input": ctx.place(source),
+        "output": ctx.ref(op.output),
+        "bias": ctx.pool.add(fold_zero_point(_bias(op, 2, len(weights)), weights, zero_of(source))),
+        "scales": ctx.pool.add(_scales(source, op.operand(1), op.output, len(weights))),
+        "out_features": len(weights),
+        **io,
+    }
+
+
 def _fully_connected(op: Op, ctx: Context) -> list[KernelCall]:
     source, weights = op.operand(0), op.operand(1).array
-    out_features, in_features = weights.shape
-    io = _quantized_io(op, source)
-    return [
-        mc.FullyConnected(
-            input=ctx.place(source),
-            output=ctx.ref(op.output),
-            weights=ctx.pool.add(pack_matrix(weights)),
-            bias=ctx.pool.add(fold_zero_point(_bias(op, 2, out_features), weights, zero_of(source))),
-            scales=ctx.pool.add(_scales(source, op.operand(1), op.output, out_features)),
-            rows=source.elements // in_features,
-            in_features=in_features,
-            out_features=out_features,
-            output_zero=io["output_zero"],
-            clamp_min=io["clamp_min"],
-            clamp_max=io["clamp_max"],
-        )
-    ]
+    packed = ctx.pool.add(pack_matrix(weights))
+    rows, in_features = source.elements // weights.shape[1], weights.shape[1]
+    return [mc.FullyConnected(weights=packed, rows=rows, in_features=in_features, **_product(op, ctx))]
+
+
+def fully_connected_rows(op: Op, ctx: Context, rows: int, sums: Ref) -> mc.FullyConnectedRows | None:
+    """A layer that reads a feature map of `rows` rows whole, taking a few of them at a time."""
+    source, weights = op.operand(0), op.operand(1).array
+    row = source.elements // rows
+    if weights.shape[1] != source.elements or row % GROUP or ctx.pitch(source):
+        return None
+    each = [pack_matrix(weights[:, y * row : (y + 1) * row]) for y in range(rows)]
+    packed = ctx.pool.add(np.concatenate(each))
+    product = _product(op, ctx)
+    return mc.FullyConnectedRows(weights=packed, sums=sums, height=rows, row=row, y0=0, y1=rows, **product)
 
 
 def _batch_matmul_problem(op: Op) -> str:

@@ -106,6 +106,25 @@ def fuse_activations(graph: Graph) -> Graph:
     return rewrite(graph, fuse_one)
 
 
+def read_unflattened(graph: Graph) -> Graph:
+    """A fully connected layer reads a map as it is, not flattened: its rows stay known.
+
+    Exact: a reshape moves no byte, and the layer takes its input as so many values one behind the other.
+    """
+
+    def look_behind(g: Rewriter, op: Op) -> bool:
+        if op.kind is not Builtin.FULLY_CONNECTED:
+            return False
+        before = g.maker(op.operand(0), Builtin.RESHAPE)
+        if before is None or before.operand(0).is_const or not g.only_for(op.operand(0), op):
+            return False
+        g.update(op, inputs=[before.operand(0), *op.inputs[1:]])
+        g.remove(before)
+        return True
+
+    return rewrite(graph, look_behind)
+
+
 def separate_outputs(graph: Graph) -> Graph:
     """Give every program output a tensor of its own: an input, a constant or another output is copied.
 
@@ -137,5 +156,6 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     tidy,  # fusion adds reshapes, and takes out what stood between others
     read_planes,
     tidy,
+    read_unflattened,
     separate_outputs,  # last: dropping a no-op may make an output an input
 )

@@ -119,6 +119,8 @@ def plan_memory(
     units = _units(len(schedule.steps), cascades)
     rows = {buffer: count for c in cascades for buffer, count in c.rows.items()}
     lives = lives_of(storage, [schedule.steps[unit.first : unit.last + 1] for unit in units])
+    numbers = {unit.first: number for number, unit in enumerate(units)}
+    lives.update((c.sums, (numbers[c.first],) * 2) for c in cascades if c.sums is not None)
     blocks: list[Block] = []
     group: dict[Buffer, int] = {}
     for buffer, (first, last) in lives.items():  # in order of first use, so what is overwritten comes before

@@ -152,7 +152,8 @@ def row_work(call: mc.KernelCall, rows: int, target: Target) -> RowWork:
     work, constants = call.work(_Pipes(target)), call.constants()
     compute = (work.passes + work.tiles * model.drain_cycles) / rows
     moved = (call.moved() - constants) / rows
-    return RowWork(compute, moved, constants, model.sram_bytes_per_cycle, model.step_cycles)
+    start = model.step_cycles + int(2 * call.carried() / model.sram_bytes_per_cycle)  # read and written again
+    return RowWork(compute, moved, constants, model.sram_bytes_per_cycle, start)
 
 
 def cascade_cost(cascade: mc.Cascade, stages: Sequence[mc.KernelCall], target: Target) -> Cost:

@@ -26,11 +26,12 @@ kernel. The stages of a CASCADE and the body of a LOOP are the calls behind it, 
 others. `openneutron disasm FILE.pte` prints a microcode as text.
 """
 
-_ISLAND_ENUMS: tuple[tuple[str, type[IntEnum]], ...] = (
+_ENUMS: tuple[tuple[str, type[IntEnum]], ...] = (
     ("Instructions of an island", mc.IslandOp),
     ("Its reductions", mc.Reduction),
     ("Its operands' forms", mc.OperandForm),
     ("Its result's forms", mc.ResultForm),
+    ("Reductions of rows", mc.RowsReduction),
 )
 
 
@@ -79,7 +80,7 @@ def docs_text() -> str:
         lines += _section(cls.__name__, cls)
     lines += ["Regions: " + ", ".join(f"{r.name} {int(r)}" for r in mc.Region) + "."]
     lines += ["Element types: " + ", ".join(f"{d.name} {int(d)}" for d in mc.DType) + ".", ""]
-    for title, enum in _ISLAND_ENUMS:
+    for title, enum in _ENUMS:
         lines += [f"{title}: " + ", ".join(f"{m.name} {int(m)}" for m in enum) + ".", ""]
     lines += ["## Kernels", ""]
     for kernel in mc.Kernel:

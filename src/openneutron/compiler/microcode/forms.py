@@ -217,6 +217,7 @@ class Form(IntEnum):
     PRODUCT = 5  # rows times packed weights
     MOVE = 6  # elements from one strided layout to another
     RESIZE = 7  # rows from places between rows
+    ACCUMULATE = 8  # rows added to what is kept; the last one completes the result
 
 
 class Params:
@@ -248,6 +249,10 @@ class Params:
 
     def constants(self) -> int:
         """Bytes of weights, which a stage of a cascade reads again for every stripe."""
+        return 0
+
+    def carried(self) -> int:
+        """Bytes of scratch that a stage of a cascade keeps from one stripe to the next."""
         return 0
 
 
@@ -358,8 +363,11 @@ class ProductForm(Params):
     def work(self, array: Array) -> Work:
         return matrix_work(self.rows, self.in_features, self.out_features, array)
 
+    def constants(self) -> int:
+        return self.in_features * self.out_features
+
     def moved(self) -> int:
-        return self.in_features * self.out_features + self.rows * (self.in_features + self.out_features)
+        return self.constants() + self.rows * (self.in_features + self.out_features)
 
     def written(self) -> int:
         return self.rows * self.out_features
@@ -420,6 +428,28 @@ class ResizeForm(Params):
         return self.batch * (self.output.rows or self.out_h) * self.out_w * self.channels
 
 
-FORM_LAYOUTS = (WindowForm, WalkForm, RowsForm, ProductForm, MoveForm, ResizeForm)
-STAGE_FORMS = (WindowForm, WalkForm, RowsForm, MoveForm, ResizeForm)
+@dataclass(frozen=True)
+class AccumulateForm(Params):
+    """Rows y0 <= y < y1 of `height`, taken into `sums`: row 0 begins, and the last row completes the output.
+
+    Rows come from the top to the bottom, each once, in as many calls as there are stripes.
+    """
+
+    form = Form.ACCUMULATE
+    input: Ref
+    output: Ref
+    sums: Ref
+    height: Annotated[U32, Range(1, 0xFFFF)]
+    row: Count  # bytes
+    y0: U32
+    y1: U32
+
+    @property
+    def rows(self) -> int:
+        """Rows that the call has when it is a stage of a cascade."""
+        return self.height
+
+
+FORM_LAYOUTS = (WindowForm, WalkForm, RowsForm, ProductForm, MoveForm, ResizeForm, AccumulateForm)
+STAGE_FORMS = FORM_LAYOUTS
 """What can be a stage of a cascade: a call of these can be narrowed to rows."""

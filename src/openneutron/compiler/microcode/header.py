@@ -12,11 +12,12 @@ from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.docs import DOCS_FILE, docs_text
 
 HEADER_FILE = "runtime/generated/neutron_microcode.h"
-_ISLAND_ENUMS: tuple[tuple[type[IntEnum], str], ...] = (
+_ENUMS: tuple[tuple[type[IntEnum], str], ...] = (
     (mc.IslandOp, "OP"),
     (mc.Reduction, "REDUCE"),
     (mc.OperandForm, "OPERAND"),
     (mc.ResultForm, "RESULT"),
+    (mc.RowsReduction, "ROWS"),
 )
 
 
@@ -137,7 +138,7 @@ def header_text() -> str:
     lines += _enum("NeutronRegion", "NEUTRON_REGION_", regions, "Where a NeutronRef points.")
     lines += _enum("NeutronDType", "NEUTRON_DTYPE_", [(d.name, int(d)) for d in mc.DType], "Element types.")
     lines += _enum("NeutronForm", "NEUTRON_FORM_", [(f.name, int(f)) for f in mc.Form], "Forms of records.")
-    for enum, prefix in _ISLAND_ENUMS:
+    for enum, prefix in _ENUMS:
         members = [(m.name, int(m)) for m in enum]
         doc = (enum.__doc__ or "").strip().splitlines()[0]
         lines += _enum(f"Neutron{enum.__name__}", f"NEUTRON_{prefix}_", members, doc)

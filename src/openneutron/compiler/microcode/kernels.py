@@ -25,6 +25,7 @@ from openneutron.compiler.microcode.expression import (
     ResultForm,
 )
 from openneutron.compiler.microcode.forms import (
+    AccumulateForm,
     Array,
     MoveForm,
     Params,
@@ -99,6 +100,8 @@ class Kernel(IntEnum):
     ISLAND = 27
     LOOKUP = 28
     LOOP = 29
+    REDUCE_ROWS = 30
+    FULLY_CONNECTED_ROWS = 31
 
 
 # --- kernels that move data -----------------------------------------------------------------------
@@ -301,6 +304,35 @@ class FullyConnected(ProductForm):
 
 
 @dataclass(frozen=True)
+class FullyConnectedRows(AccumulateForm):
+    """FULLY_CONNECTED of one row that is a feature map: `weights` packed for each of its rows by itself.
+
+    `sums` holds int32[out_features] between stripes.
+    """
+
+    kernel = Kernel.FULLY_CONNECTED_ROWS
+    weights: Ref
+    bias: Ref
+    scales: Ref
+    out_features: Dim
+    output_zero: Int8
+    clamp_min: Int8
+    clamp_max: Int8
+
+    def work(self, array: Array) -> Work:
+        return matrix_work(1, self.height * self.row, self.out_features, array)
+
+    def moved(self) -> int:
+        return self.height * self.row * (self.out_features + 1) + self.out_features
+
+    def written(self) -> int:
+        return self.out_features
+
+    def carried(self) -> int:
+        return 4 * self.out_features
+
+
+@dataclass(frozen=True)
 class BatchMatmul(Params):
     """output[batch][m][n] = sum over k of lhs[m][k] * rhs[k][n], both activations; strides in bytes."""
 
@@ -378,6 +410,45 @@ class ReduceSum(Params):
 
     def written(self) -> int:
         return prod(self.kept)
+
+
+class RowsReduction(IntEnum):
+    """What REDUCE_ROWS makes of all pixels of a channel."""
+
+    SUM = 0  # as REDUCE_SUM
+    AVERAGE = 1  # as AVERAGE_POOL_2D
+    MAXIMUM = 2
+    MINIMUM = 3
+
+
+@dataclass(frozen=True)
+class ReduceRows(AccumulateForm):
+    """Sum, average or extremum of each of `channels` over all rows of a feature map and all their pixels.
+
+    `sums` holds int32[channels] between stripes of a sum or an average; an extremum is kept in the output.
+    """
+
+    kernel = Kernel.REDUCE_ROWS
+    limits = (Limit("MOST_PIXELS", MAX_DIM, ("height", "width")),)
+    reduction: Annotated[U32, Range(0, max(RowsReduction))]
+    width: Dim
+    channels: Dim
+    pixel: Dim  # bytes between neighbours
+    input_zero: Int8
+    output_zero: Int8
+    multiplier: I32
+    shift: Shift
+    clamp_min: Int8
+    clamp_max: Int8
+
+    def moved(self) -> int:
+        return self.height * self.width * self.channels + self.channels
+
+    def written(self) -> int:
+        return self.channels
+
+    def carried(self) -> int:
+        return 4 * self.channels if self.reduction <= RowsReduction.AVERAGE else 0
 
 
 @dataclass(frozen=True)
@@ -626,8 +697,9 @@ class Step:
 class Cascade(Params):
     """The next `stages` calls are not run as they stand but as `steps` say: stripes of rows, interleaved.
 
-    A stage is a window kernel (its y0 and y1 are the step's), an element-wise kernel or a TABLE; of the last
-    two, the outermost dimension (`dims[0]`, `rows`) counts rows, and `Ref.rows` makes a rolling buffer.
+    A stage has a form: a window, a resize and an accumulation take the step's y0 and y1; of element-wise
+    kernels, copies, TABLEs and products the outermost dimension (`dims[0]`, `rows`) counts rows, and
+    `Ref.rows` makes a rolling buffer.
     """
 
     kernel = Kernel.CASCADE

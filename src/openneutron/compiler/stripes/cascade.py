@@ -58,6 +58,8 @@ class CascadePlan:
     down: tuple[Step, ...] = field(repr=False)  # the order from the top row to the bottom row
     up: tuple[Step, ...] = field(repr=False)  # the other way round; empty if nothing would be won
     overlap: Overlap | None
+    accumulates: bool = False  # the last stage takes all rows of its input
+    sums: Buffer | None = None  # what it keeps between stripes
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,7 +239,10 @@ def make_cascade(
         above = source.nbytes - out.nbytes + other.ahead(number)
         overlap = Overlap(source, lives.storage.places[out].buffer, below, above)
         up = other.steps()
-    return CascadePlan(first, last, height, rows, wave.steps(), up, overlap)
+    sink, sums = stages[-1], None
+    if sink.sums:
+        sums = Buffer(Home.SCRATCH, -1 - last, sink.sums, f"{sink.output.name}, sums")
+    return CascadePlan(first, last, height, rows, wave.steps(), up, overlap, sink.sums is not None, sums)
 
 
 def _filled(lives: Lives, stages: Sequence[Stage], last: int, wave: Wave) -> tuple[Wave, dict[Buffer, int]]:

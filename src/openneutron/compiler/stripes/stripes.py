@@ -79,6 +79,7 @@ class Stage:
     works: tuple[RowWork, ...]  # of its calls
     output: Tensor
     scattered: bool = False  # a row of it is not in one place: nothing of the cascade may read it
+    sums: int | None = None  # takes all rows of its input, which it counts, and keeps so many bytes between
 
     @cached_property
     def work(self) -> RowWork:
@@ -140,6 +141,13 @@ def _to_planes(op: Op, calls: Sequence[KernelCall], target: Target) -> Stage | N
     return Stage(op, 1, height, out.nbytes // height, reads, (), works, out, scattered=True)
 
 
+def accumulating_stage(op: Op, call: mc.AccumulateForm, target: Target) -> Stage:
+    """An operator that takes the rows of its input one after the other: its result is there at the end."""
+    works = (row_work(call, call.height, target),)
+    reads = (Reach(op.operand(0), 1, 0, 1, call.height, call.height),)
+    return Stage(op, 1, call.height, 0, reads, (), works, op.output, scattered=True, sums=call.carried())
+
+
 @dataclass(frozen=True)
 class _Reads:
     """What a stage reads by rows and what as a whole."""
@@ -159,6 +167,8 @@ def _reads(op: Op, calls: Sequence[Any]) -> _Reads | None:
         return None
     if isinstance(calls[0], mc.WindowForm):
         return _window(op, calls[0], activations)
+    if isinstance(calls[0], mc.ProductForm):
+        return _rows_of_product(op, calls[0])
     if isinstance(calls[0], mc.ResizeForm):
         return _between(op)
     out = op.output
@@ -179,6 +189,13 @@ def _window(op: Op, call: mc.WindowForm, activations: list[Tensor]) -> _Reads | 
     fits = fits and activations == [source] and w.batch == 1
     fits = fits and w.in_h == rows_of(source) and call.input.row == w.in_w * w.in_c
     return _Reads((reach,)) if fits else None
+
+
+def _rows_of_product(op: Op, call: mc.ProductForm) -> _Reads | None:
+    """A fully connected layer of a sequence: a row of features becomes one."""
+    source, height = op.operand(0), call.rows
+    fits = is_map(source) and rows_of(source) == height == rows_of(op.output)
+    return _Reads((Reach(source, 1, 0, 1, height, height),)) if fits else None
 
 
 def _extent(w: mc.Window) -> int:

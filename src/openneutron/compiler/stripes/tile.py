@@ -132,6 +132,7 @@ class StepTimeline:
         assert sink is not None
         wave = Wave(self.maps, sink, height, pace)
         alive = sum(aligned(b.nbytes) for b, (first, end) in self.lives.items() if first <= last <= end)
+        alive += aligned(sink.sums or 0)
         cycles = 0.0
         rolled = constants = records = 0
         read: dict[int, set[Tensor]] = {}
