@@ -3,9 +3,9 @@ results must equal LiteRT's reference kernels.
 
     python -m tests.compiler.fuzz --count 10000 [--seed 0]
 
-Every seed is a graph, general or made for stripes, and a way to compile it: whole, in the least memory (with
-inputs and outputs in the arena or in memory of their own), with weights streamed, with little SRAM. It ends
-with 1 and names the seeds if one of them differs or fails.
+Every seed is a graph, general, made for stripes or on a picture, and a way to compile it: whole, in the least
+memory (with inputs and outputs in the arena or in memory of their own), with weights streamed, with little
+SRAM. It ends with 1 and names the seeds if one of them differs or fails.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from openneutron.options import CompileOptions
 from openneutron.run.native import NativeModel
 from openneutron.target import find_target
 from tests.compiler.graphs import random_graph, random_inputs
-from tests.compiler.striped_graphs import striped_graph, values
+from tests.compiler.striped_graphs import picture_graph, striped_graph, values
 
 TARGET = find_target("imxrt700")
 WAYS = (
@@ -44,7 +44,11 @@ def try_seed(seed: int) -> tuple[str, Graph]:
     """Compile and run the graph of a seed: the way it was compiled, or that it does not fit."""
     rng = np.random.default_rng(seed)
     striped = seed % 4 == 0
-    graph = read(write(striped_graph(seed) if striped else random_graph(seed, int(rng.integers(3, 20)))))
+    if seed % 4 == 1:
+        made = picture_graph(seed)
+    else:
+        made = striped_graph(seed) if striped else random_graph(seed, int(rng.integers(3, 20)))
+    graph = read(write(made))
     inputs = values(graph, seed) if striped else random_inputs(graph, seed)
     way = WAYS[seed % len(WAYS)]
     streamed = "streamed" in way

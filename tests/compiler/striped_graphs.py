@@ -152,6 +152,64 @@ class StripedGraph(RandomGraph):
         return self.b.op(Builtin.TRANSPOSE, [x, self.b.ints((0, 3, 1, 2))], (n, c, h, w), x.quant)
 
 
+class PictureGraph(StripedGraph):
+    """A picture, in planes or with its channels together, that is most of what the network needs."""
+
+    def __init__(self, seed: int):
+        self.rng = np.random.default_rng(seed)
+        self.b = Builder()
+        self.pool = []
+        height, width, channels = self._int(24, 72), self._int(24, 72), self._int(1, 4)
+        if self._int(0, 2):
+            x = self.b.input("x", (1, height, width, channels), quant=self._quant())
+        else:
+            x = self.b.input("x", (1, channels, height, width), quant=self._quant())
+            x = self.b.op(
+                Builtin.TRANSPOSE, [x, self.b.ints((0, 2, 3, 1))], (1, height, width, channels), x.quant
+            )
+        ways = [self._depthwise, self._inverted, self._inverted, self.do_pool, self.do_unary, self.do_conv]
+        x = self._layer_of(x, self._int(1, 7), 2, self._int(4, 10))
+        for _ in range(self._int(1, 3)):
+            made = self._pick(ways)(x)
+            x = x if made is None or min(made.shape[1:3]) < 8 else made
+        x = self._inverted(x, 2)
+        self.outputs = [self._pick([self._head, self._planes, lambda t: t])(x)]
+
+    def _layer_of(self, x: Tensor, kernel: int, stride: int, channels: int) -> Tensor:
+        """A convolution, `channels` 0 means depthwise; padded or not where it may be."""
+        n, h, w, c = x.shape
+        valid = min(h, w) > kernel + 2 and self._int(0, 2) == 0
+        shape = (channels, kernel, kernel, c) if channels else (1, kernel, kernel, c)
+        weights, bias = self._weights(shape, x, axis=0 if channels else 3)
+        options = {"padding": int(valid), "strideH": stride, "strideW": stride, "dilationHFactor": 1,
+                   "dilationWFactor": 1, "fusedActivationFunction": self._int(0, 1)}  # fmt: skip
+        if not channels:
+            options["depthMultiplier"] = 1
+        if valid:
+            h, w = h - kernel + 1, w - kernel + 1
+        out = (n, -(-h // stride), -(-w // stride), channels or c)
+        kind = Builtin.CONV_2D if channels else Builtin.DEPTHWISE_CONV_2D
+        return self.b.op(kind, [x, weights, bias], out, self._quant(), options=options)
+
+    def _depthwise(self, x: Tensor, stride: int = 0) -> Tensor:
+        return self._layer_of(x, self._pick([2, 3, 3, 5]), stride or self._int(1, 2), 0)
+
+    def _inverted(self, x: Tensor, stride: int = 0) -> Tensor:
+        """Wider, a depthwise convolution, narrow again; sometimes the sum with what came before."""
+        wide = self._layer_of(x, 1, 1, self._int(2, 5) * x.shape[3])
+        made = self._layer_of(self._depthwise(wide, stride), 1, 1, x.shape[3])
+        if made.shape != x.shape or self._int(0, 1):
+            return made
+        return self.b.op(
+            Builtin.ADD, [x, made], x.shape, self._quant(), options={"fusedActivationFunction": 0}
+        )
+
+
+def picture_graph(seed: int) -> Graph:
+    """The network on a picture of a seed."""
+    return PictureGraph(seed).graph()
+
+
 def striped_graph(seed: int) -> Graph:
     """The network of a seed; a few seeds yield one without any operator, which gets one."""
     made = StripedGraph(seed)

@@ -20,7 +20,7 @@ from openneutron.options import CompileOptions
 from openneutron.run.native import NativeModel
 from openneutron.target import find_target
 from tests.compiler.graphs import random_graph, random_inputs
-from tests.compiler.striped_graphs import striped_graph, values
+from tests.compiler.striped_graphs import picture_graph, striped_graph, values
 from tests.native import libraries
 
 TARGET = find_target("imxrt700")
@@ -135,6 +135,57 @@ def test_rows_of_a_picture_in_planes_die_one_by_one():
         planar += any(isinstance(call, mc.Conv2DPlanar) for call in striped.program.calls)
         gained += striped.reserve_bytes < kept.reserve_bytes - striped.program.outputs[0].bytes
     assert planar > 8 and gained > 12, (planar, gained)
+
+
+def bands(program: CompiledGraph) -> int:
+    """In how many bands a program computes what is largest in it; 0 if nothing is cut."""
+    return len({b.name.split(", band ")[1] for b in program.buffers if ", band " in b.name})
+
+
+def test_networks_on_pictures_give_the_same_bits_in_bands():
+    """The first layers are cut into bands of rows and tiles of columns, whatever windows and padding."""
+    cut = most = 0
+    for seed in range(32):
+        graph = read(write(picture_graph(seed)))
+        budget = (0.5, ANY)[seed % 2]
+        striped = check_equal(graph, random_inputs(graph, seed), oracle=seed % 8 == 0, cycle_budget=budget)
+        cut += bands(striped) > 0
+        most = max(most, bands(striped))
+    assert cut > 6 and most > 4, (cut, most)
+
+
+def stem() -> Graph:
+    """The first layers of a MobileNetV2 on a picture of 128 x 128."""
+    b, rng = Builder(), np.random.default_rng(0)
+    x = b.input("x", (1, 128, 128, 3), quant=Quant.per_tensor(0.05, 3))
+    for channels, kernel, stride in ((32, 3, 2), (0, 3, 1), (16, 1, 1), (96, 1, 1), (0, 3, 2), (24, 1, 1)):
+        n, h, w, c = x.shape
+        shape = (channels or 1, kernel, kernel, c)
+        weights = b.const(rng.integers(-127, 128, shape, np.int8), Quant.per_tensor(0.01))
+        bias = b.const(np.zeros(channels or c, np.int32), Quant.per_tensor(0.0005))
+        options = {"padding": int(Padding.SAME), "strideH": stride, "strideW": stride, "dilationHFactor": 1,
+                   "dilationWFactor": 1, "fusedActivationFunction": int(Activation.RELU)}  # fmt: skip
+        kind = Builtin.CONV_2D if channels else Builtin.DEPTHWISE_CONV_2D
+        options |= {} if channels else {"depthMultiplier": 1}
+        out = (n, h // stride, w // stride, channels or c)
+        x = b.op(kind, [x, weights, bias], out, Quant.per_tensor(0.05, -128), options=options)
+    return b.graph([x])
+
+
+def test_a_picture_that_is_most_of_the_memory_leaves_little_for_the_rest():
+    """48 KiB of picture; the rows between the layers, 30 KiB of them if whole, take half of that."""
+    inputs = [np.random.default_rng(1).integers(-128, 128, (1, 128, 128, 3), np.int8)]
+    striped = check_equal(stem(), inputs, oracle=True, cycle_budget=0.25)
+    assert bands(striped) > 1
+    assert striped.reserve_bytes < 63 * 1024, striped.reserve_bytes
+    assert striped.cycles <= 1.25 * compiled(stem()).cycles
+    rows = [b for b in striped.buffers if ", band " in b.name]
+    assert all(a.offset + a.nbytes <= striped.scratch_bytes for a in rows)
+    for a in rows:  # what is there at the same time is apart
+        for b in striped.buffers:
+            together = b.first_call <= a.last_call and a.first_call <= b.last_call
+            if together and b is not a and b.rows:
+                assert a.offset + a.nbytes <= b.offset or b.offset + b.nbytes <= a.offset
 
 
 def picture() -> list[np.ndarray]:

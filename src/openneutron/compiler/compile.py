@@ -25,6 +25,7 @@ from openneutron.compiler.emit.emit import (
     map_refs,
     tensor_ref,
 )
+from openneutron.compiler.emit.emit_bands import emit_bands
 from openneutron.compiler.emit.loops import roll
 from openneutron.compiler.emit.stream import Chunk, Stream, plan_stream, stream_calls
 from openneutron.compiler.graph.fuse import fuse
@@ -152,14 +153,22 @@ class Piece:
 
     unit: int
     calls: list[KernelCall]
-    each: Sequence[int] = ()  # of a cascade: how many of the last calls are each operator's
+    behind: Sequence[tuple[Op, ...]] = ()  # of a cascade: the operators of each of its last calls
+    bands: Sequence[int] = ()  # and how many of these are each band's
 
 
 def _piece(plan: MemoryPlan, number: int, pool: ConstPool) -> Piece:
     unit = plan.units[number]
     ops = plan.ops(unit)
+    if unit.cascade is not None and unit.cascade.bands:
+        bands = emit_bands(ops, unit.cascade, plan, pool)
+        tiles = sum(len(band.tiles) for band in unit.cascade.bands)
+        behind = [ops, *((op,) for op in ops)] * tiles
+        return Piece(number, [c for band in bands for c in band], behind, [len(band) for band in bands])
     if unit.cascade is not None:
-        return Piece(number, *emit_cascade(ops, unit.cascade, plan, pool))
+        calls, each = emit_cascade(ops, unit.cascade, plan, pool)
+        stages = [(op,) for op, count in zip(ops, each, strict=True) for _ in range(count)]
+        return Piece(number, calls, [ops, *stages])
     return Piece(number, emit_step(ops[0], plan, pool))
 
 
@@ -223,7 +232,7 @@ def _widest(plan: MemoryPlan) -> str:
     """The step at which the most scratch is in use."""
 
     def used(number: int) -> int:
-        return sum(plan.nbytes(b) for b, (first, last) in plan.lives.items() if first <= number <= last)
+        return sum(plan.sizes[b] for b, (first, last) in plan.lives.items() if first <= number <= last)
 
     return _name(plan, plan.units[max(range(len(plan.units)), key=used)])
 
@@ -240,9 +249,7 @@ def _call_infos(plan: MemoryPlan, pieces: Sequence[Piece], target: Target) -> tu
         ops = plan.ops(plan.units[piece.unit])
         costs = costs_of(piece.calls, target)
         # Copies and the cascade are for all operators of a unit, each of its stages for one.
-        split = len(piece.calls) - sum(piece.each)
-        stages = [(op,) for op, count in zip(ops, piece.each, strict=False) for _ in range(count)]
-        behind = [ops] * split + stages
+        behind = [*[ops] * (len(piece.calls) - len(piece.behind)), *piece.behind]
         infos += [_call_info(*item) for item in zip(behind, piece.calls, costs, strict=False)]
     return tuple(infos)
 
@@ -274,18 +281,28 @@ def _buffer_infos(plan: MemoryPlan, pieces: Sequence[Piece], stream: Stream | No
     tensors: dict[object, list[str]] = {}
     for tensor, view in plan.schedule.storage.places.items():
         tensors.setdefault(view.buffer, []).append(tensor.name)
+    spans = {
+        buffer: span(first_piece[min(max(first, 0), end)], last_piece[min(max(last, 0), end)])
+        for buffer, (first, last) in plan.lives.items()
+        if buffer.home is Home.SCRATCH and plan.units
+    }
+    for number, piece in enumerate(pieces):
+        cascade, stop = plan.units[piece.unit].cascade, begins[number + 1] - sum(piece.bands)
+        for band, count in zip(cascade.bands if cascade else (), piece.bands, strict=True):
+            start, stop = stop, stop + count
+            spans.update((ring.buffer, (start, stop - 1)) for ring in band.rings.values())
+            tensors.update((ring.buffer, tensors[whole]) for whole, ring in band.rings.items())
     result = [
         BufferInfo(
             buffer.name,
             Region.SCRATCH,
             plan.offsets[buffer],
-            plan.nbytes(buffer),
-            *span(first_piece[min(max(first, 0), end)], last_piece[min(max(last, 0), end)]),
+            plan.sizes[buffer],
+            *calls,
             tuple(tensors.get(buffer, ())),
             plan.rows.get(buffer, 0),
         )
-        for buffer, (first, last) in plan.lives.items()
-        if buffer.home is Home.SCRATCH and plan.units
+        for buffer, calls in spans.items()
     ]
     if stream:
         places = zip(stream.chunks, stream.starts, stream.placement.offsets, strict=True)

@@ -38,6 +38,10 @@ class Apart:
         above = max(first, max(self.high, 0) + second)
         return min(below, above, first + second)
 
+    def mirrored(self, first: int, second: int) -> Apart:
+        """The same for blocks of these sizes with addresses counted from the end."""
+        return Apart(first - second - self.high, first - second - self.low)
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -60,16 +64,20 @@ def aligned(nbytes: int) -> int:
 
 
 def place(
-    blocks: Sequence[Block], apart: Mapping[tuple[int, int], Apart] | None = None, solve: bool = True
+    blocks: Sequence[Block],
+    apart: Mapping[tuple[int, int], Apart] | None = None,
+    solve: bool = True,
+    least: int = 0,
 ) -> Placement:
     """Put the blocks into the smallest area found.
 
     Blocks that exist at the same step never overlap, except pairs (first, second) in `apart`, as that says.
+    `least` bytes are known to be needed whatever the blocks say.
     """
     blocks = [Block(aligned(b.nbytes), b.first, b.last) for b in blocks]
     clashes = _clashes(blocks)
     apart = {pair: sane(rule, *(blocks[i].nbytes for i in pair)) for pair, rule in (apart or {}).items()}
-    bound = _bound(blocks, apart)
+    bound = max(_bound(blocks, apart), least)
     best, best_size, method = _best_fit(blocks, clashes, apart)
     if best_size > bound and len(blocks) <= SOLVER_LIMIT and solve:
         solved = _solve(blocks, clashes, apart, best, best_size, bound)
@@ -179,13 +187,18 @@ def _best_fit(
         "earliest first": lambda i: (blocks[i].first, -blocks[i].nbytes, i),
         "latest first": lambda i: (-blocks[i].last, -blocks[i].nbytes, i),
     }
+    sizes = [b.nbytes for b in blocks]
+    mirrored = {(i, j): rule.mirrored(sizes[i], sizes[j]) for (i, j), rule in apart.items()}
     best: tuple[list[int], int, str] | None = None
     for name, key in keys.items():
         order = sorted(range(len(blocks)), key=key)
-        offsets = _fit(blocks, clashes, apart, order)
-        size = _size(blocks, offsets)
-        if best is None or size < best[1]:
-            best = offsets, size, f"best fit, {name}"
+        for rules, way in ((apart, ""), (mirrored, " from the end")) if apart else ((apart, ""),):
+            offsets = _fit(blocks, clashes, rules, order)
+            size = _size(blocks, offsets)
+            if best is None or size < best[1]:
+                if way:
+                    offsets = [size - at - nbytes for at, nbytes in zip(offsets, sizes, strict=True)]
+                best = offsets, size, f"best fit, {name}{way}"
     assert best is not None
     return best
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from openneutron.compiler.emit.select import rule_of
 from openneutron.compiler.graph.shapes import slice_of
@@ -50,20 +51,13 @@ class MemoryPlan:
     units: tuple[Unit, ...]
     offsets: dict[Buffer, int]
     rows: dict[Buffer, int]  # of rolling buffers
+    sizes: dict[Buffer, int]  # of all buffers in scratch; of rolling ones, of the rows they hold
     lives: dict[Buffer, tuple[int, int]]  # first and last unit
     placement: Placement
 
     def ops(self, unit: Unit) -> tuple[Op, ...]:
         """The operators of a unit."""
         return self.schedule.steps[unit.first : unit.last + 1]
-
-    def nbytes(self, buffer: Buffer) -> int:
-        """The size of a buffer: of a rolling one, of the rows it holds."""
-        return (
-            self.rows[buffer] * _row_bytes(buffer, self.schedule.storage)
-            if buffer in self.rows
-            else buffer.nbytes
-        )
 
     def steps(self, cascade: CascadePlan) -> tuple[Step, ...]:
         """In which order a cascade makes its rows: upwards if its output lies above the input it overlaps."""
@@ -121,18 +115,23 @@ def plan_memory(
     lives = lives_of(storage, [schedule.steps[unit.first : unit.last + 1] for unit in units])
     numbers = {unit.first: number for number, unit in enumerate(units)}
     lives.update((c.sums, (numbers[c.first],) * 2) for c in cascades if c.sums is not None)
+    ticks = list(accumulate((_bands(unit) for unit in units), initial=0))
+    ticks.append(ticks[-1] + 1)  # when units begin, counted in bands
+    for buffer in {buffer for c in cascades for band in c.bands for buffer in band.rings}:
+        del lives[buffer]  # each band has its own place for it
+    sizes = {b: rows[b] * _row_bytes(b, storage) if b in rows else b.nbytes for b in lives}
     blocks: list[Block] = []
     group: dict[Buffer, int] = {}
     for buffer, (first, last) in lives.items():  # in order of first use, so what is overwritten comes before
+        begin, end = ticks[first] if first >= 0 else first, ticks[last + 1] - 1
         old = schedule.overwrites.get(buffer)
         if old is not None and units[first].cascade is None:
             group[buffer] = group[old]
             before = blocks[group[old]]
-            blocks[group[old]] = Block(before.nbytes, before.first, max(before.last, last))
+            blocks[group[old]] = Block(before.nbytes, before.first, max(before.last, end))
         else:
             group[buffer] = len(blocks)
-            size = rows[buffer] * _row_bytes(buffer, storage) if buffer in rows else buffer.nbytes
-            blocks.append(Block(aligned(size), first, last))
+            blocks.append(Block(aligned(sizes[buffer]), begin, end))
     apart = {
         (group[o.source], group[o.output]): Apart(-o.below, o.above)
         for o in (
@@ -141,9 +140,48 @@ def plan_memory(
         )
         if o is not None
     }
-    placement = place(blocks, apart, solve)
+    least = 0
+    for number, unit in enumerate(units):
+        if unit.cascade is None or not unit.cascade.bands:
+            continue
+        least = max(least, _add_bands(unit.cascade, ticks[number], blocks, group, apart))
+        for ring in (ring for band in unit.cascade.bands for ring in band.rings.values()):
+            lives[ring.buffer], sizes[ring.buffer] = (number, number), ring.buffer.nbytes
+            rows[ring.buffer] = ring.rows
+    placement = place(blocks, apart, solve, least)
     offsets = {buffer: placement.offsets[index] for buffer, index in group.items()}
-    return MemoryPlan(schedule, units, offsets, rows, lives, placement)
+    return MemoryPlan(schedule, units, offsets, rows, sizes, lives, placement)
+
+
+def _bands(unit: Unit) -> int:
+    return max(1, len(unit.cascade.bands)) if unit.cascade else 1
+
+
+def _add_bands(
+    cascade: CascadePlan,
+    tick: int,
+    blocks: list[Block],
+    group: dict[Buffer, int],
+    apart: dict[tuple[int, int], Apart],
+) -> int:
+    """Add the rolling buffers of a cascade's bands, the first at `tick`; the bytes live at the worst of them.
+
+    They may lie where the input is dead before their band, and where the output is not before the next.
+    """
+    overlap = cascade.overlap
+    assert overlap is not None
+    source, output = group[overlap.source], group[overlap.output]
+    most = 0
+    for number, band in enumerate(cascade.bands, tick):
+        live = [b.nbytes for i, b in enumerate(blocks) if b.first <= number <= b.last and i != output]
+        most = max(most, sum(live) - band.dead + aligned(band.made) + band.rings_bytes)
+        for ring in band.rings.values():
+            group[ring.buffer] = len(blocks)
+            size = aligned(ring.buffer.nbytes)
+            apart[source, len(blocks)] = Apart(band.dead - size, overlap.source.nbytes)
+            apart[output, len(blocks)] = Apart(-size, band.made)
+            blocks.append(Block(size, number, number))
+    return most
 
 
 def lives_of(storage: Storage, groups: Sequence[Sequence[Op]]) -> dict[Buffer, tuple[int, int]]:

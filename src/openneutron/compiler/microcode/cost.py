@@ -9,7 +9,7 @@ parameters are the target's (`CostModel`); `benchmarks/bench_cost_model.py` prin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -86,9 +86,13 @@ def costs_of(calls: Sequence[mc.KernelCall], target: Target) -> list[Cost]:
     """
     costs: list[Cost] = []
     times = left = 1
+    made: Iterator[int] = iter(())  # rows of the stages of the last cascade, still to come
     for index, call in enumerate(calls):
         if isinstance(call, mc.Cascade):
             costs.append(cascade_cost(call, calls[index + 1 : index + 1 + call.stages], target))
+            made = iter(_rows_made(call))
+        elif (rows := next(made, None)) is not None:
+            costs.append(_stage_cost(call, rows, target))
         else:
             costs.append(repeated(cost_of(call, target), times))
         left -= 1
@@ -97,6 +101,24 @@ def costs_of(calls: Sequence[mc.KernelCall], target: Target) -> list[Cost]:
         elif left <= 0:
             times = 1
     return costs
+
+
+def _rows_made(cascade: mc.Cascade) -> list[int]:
+    rows = [0] * cascade.stages
+    for step in cascade.steps:
+        rows[step.stage] += step.y1 - step.y0
+    return rows
+
+
+def _stage_cost(stage: mc.KernelCall, made: int, target: Target) -> Cost:
+    """The cost of as many rows of a stage as its cascade makes, in one go."""
+    whole = cost_of(stage, target)
+    assert isinstance(stage, mc.STAGE_FORMS)
+    if made == stage.rows:
+        return whole
+    work, call = row_work(stage, stage.rows, target), target.cost.call_cycles
+    moved = round(work.moved * made) + work.constants
+    return Cost(whole.macs * made // stage.rows, moved, call + round(work.cycles(made, True)), whole.bound)
 
 
 def repeated(cost: Cost, times: int) -> Cost:
@@ -139,6 +161,7 @@ class RowWork:
     constants: int
     bytes_per_cycle: float
     start: int
+    call: int  # what the first start takes
 
     def cycles(self, rows: float, fresh: bool) -> float:
         """Cycles for a stripe; `fresh`: another stage ran before, so that constants are read again."""
@@ -153,7 +176,7 @@ def row_work(call: mc.KernelCall, rows: int, target: Target) -> RowWork:
     compute = (work.passes + work.tiles * model.drain_cycles) / rows
     moved = (call.moved() - constants) / rows
     start = model.step_cycles + int(2 * call.carried() / model.sram_bytes_per_cycle)  # read and written again
-    return RowWork(compute, moved, constants, model.sram_bytes_per_cycle, start)
+    return RowWork(compute, moved, constants, model.sram_bytes_per_cycle, start, model.call_cycles)
 
 
 def cascade_cost(cascade: mc.Cascade, stages: Sequence[mc.KernelCall], target: Target) -> Cost:
@@ -161,9 +184,9 @@ def cascade_cost(cascade: mc.Cascade, stages: Sequence[mc.KernelCall], target: T
 
     Every step but a stage's first starts it again and reads its constants again, unless it ran just before.
     """
-    heights = [stage.rows for stage in stages if isinstance(stage, mc.STAGE_FORMS)]
-    works = [row_work(stage, rows, target) for stage, rows in zip(stages, heights, strict=True)]
-    whole = sum(work.cycles(rows, True) for work, rows in zip(works, heights, strict=True))
+    narrow = [stage for stage in stages if isinstance(stage, mc.STAGE_FORMS)]
+    works = [row_work(stage, stage.rows, target) for stage in narrow]
+    whole = sum(work.cycles(rows, True) for work, rows in zip(works, _rows_made(cascade), strict=True))
     starts = [
         step for i, step in enumerate(cascade.steps) if not i or cascade.steps[i - 1].stage != step.stage
     ]

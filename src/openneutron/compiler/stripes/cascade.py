@@ -60,6 +60,34 @@ class CascadePlan:
     overlap: Overlap | None
     accumulates: bool = False  # the last stage takes all rows of its input
     sums: Buffer | None = None  # what it keeps between stripes
+    bands: tuple[Band, ...] = ()  # in place of `rows`, `down` and `up` where it is cut
+
+
+@dataclass(frozen=True)
+class Band:
+    """Rows of a cascade's output that are made tile by tile of columns, with rolling buffers of their own."""
+
+    tiles: tuple[tuple[Columns, ...], ...]  # of every tile, for each stage
+    steps: tuple[Step, ...] = field(repr=False)  # the same for all tiles
+    rings: dict[Buffer, Ring] = field(hash=False)  # in place of buffers between stages
+    made: int  # bytes of the output when it is done
+    dead: int  # bytes of the input that overlaps the output, from its begin, before it starts
+
+    @property
+    def rings_bytes(self) -> int:
+        """All its rolling buffers."""
+        return sum(aligned(ring.buffer.nbytes) for ring in self.rings.values())
+
+
+@dataclass(frozen=True)
+class Ring:
+    """A rolling buffer of a band: so many rows, as wide as the widest tile needs them."""
+
+    rows: int
+    buffer: Buffer
+
+
+Columns = tuple[int, int]  # the first and the one behind the last
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,38 +104,53 @@ class Wave:
 
     `made[k][t]` output rows of stage k exist after round t. Stages are added from the last to the first. A
     stripe of the last stage takes `pace` rounds: stages before it that make several rows for one of its rows
-    make them one after the other, so that they in turn need fewer rows at a time.
+    make them one after the other, so that they in turn need fewer rows at a time. Of a band, `rows` of the
+    last stage's output, stages begin with the first row that it needs.
     """
 
-    def __init__(self, maps: RowMaps, sink: Stage, height: int, pace: int = 1, mirrored: bool = False):
+    def __init__(
+        self,
+        maps: RowMaps,
+        sink: Stage,
+        height: int,
+        pace: int = 1,
+        mirrored: bool = False,
+        rows: tuple[int, int] | None = None,
+    ):
         height = -(-height // sink.unit) * sink.unit
-        count = -(-sink.height // height) * pace
-        self.stripes = np.minimum(np.arange(1, count + 1) // pace * height, sink.height)
+        first, end = rows or (0, sink.height)
+        count = -(-(end - first) // height) * pace
+        self.stripes = np.minimum(first + np.arange(1, count + 1) // pace * height, end)
         self._pace = pace
+        self._band = rows is not None
         self.made: list[np.ndarray] = []  # from the last stage to the first
+        self.starts: list[int] = []  # rows before the first one made
         self.stages: list[Stage] = []
         self.makers: dict[int, list[Progress]] = {}  # of buffers, by their number
         self.readers: dict[int, list[tuple[Reach, Progress]]] = {}
         self._maps = maps
         self._mirrored = mirrored
-        self._push(sink, self.stripes)
+        self._push(sink, self.stripes, first)
 
     def add(self, stage: Stage, dies: bool) -> None:
         """Put a stage before those there are; `dies`: nothing behind the cascade reads what it makes."""
-        tops = [
-            reach.top(at.made)
+        readers = [
+            (reach, at)
             for reach, at in self.readers.get(self._maps.number[stage.output], ())
             if reach.tensor is stage.output or self._maps.share(reach.tensor, stage.output)
         ]
-        if tops:
-            made = reduce(np.maximum, tops)
-            made = made if self._pace == 1 else _spread(made)
+        start = 0
+        if readers:
+            if self._band:
+                start = min(int(reach.low(at.before[:1])[0]) for reach, at in readers)
+            made = reduce(np.maximum, [reach.top(at.made) for reach, at in readers], np.array(start))
+            made = made if self._pace == 1 else _spread(made, start)
             if not dies and made[-1] < stage.height:
                 made = np.append(made[:-1], stage.height)
         else:  # only what comes after the cascade reads it: at the same pace
             count = len(self.stripes)
             made = -(-np.arange(1, count + 1) * stage.height // count)
-        self._push(stage, made if stage.unit == 1 else -(-made // stage.unit) * stage.unit)
+        self._push(stage, made if stage.unit == 1 else -(-made // stage.unit) * stage.unit, start)
 
     def rolling_rows(self, number: int) -> int:
         """The rows a buffer needs in memory if all its makers and readers are here; 0 for all of them."""
@@ -123,10 +166,11 @@ class Wave:
         rows = -(-rows // unit) * unit
         return rows if rows < self._maps.rows[number] else 0
 
-    def _push(self, stage: Stage, made: np.ndarray) -> None:
+    def _push(self, stage: Stage, made: np.ndarray, start: int) -> None:
         self.stages.append(stage)
         self.made.append(made)
-        at = Progress(made, _before(made), stage.unit)
+        self.starts.append(start)
+        at = Progress(made, _before(made, start), stage.unit)
         self.makers.setdefault(self._maps.number[stage.output], []).append(at)
         for reach in stage.reads:
             reach = reach.mirrored if self._mirrored else reach
@@ -144,14 +188,15 @@ class Wave:
     def steps(self) -> tuple[Step, ...]:
         """The steps in order."""
         result = []
-        order: list[tuple[int, Stage, np.ndarray]] = []
+        order: list[tuple[int, Stage, np.ndarray, int]] = []
         records = 0
-        for stage, made in zip(reversed(self.stages), reversed(self.made), strict=True):
-            order.append((records, stage, made))
+        every = zip(self.stages, self.made, self.starts, strict=True)
+        for stage, made, start in reversed(list(every)):
+            order.append((records, stage, made, start))
             records += len(stage.works)
         for t in range(len(self.stripes)):
-            for number, stage, made in order:
-                begin, end = int(made[t - 1]) if t else 0, int(made[t])
+            for number, stage, made, start in order:
+                begin, end = int(made[t - 1]) if t else start, int(made[t])
                 if self._mirrored:
                     begin, end = stage.height - end, stage.height - begin
                 if begin < end:
@@ -160,16 +205,16 @@ class Wave:
         return tuple(result)
 
 
-def _spread(made: np.ndarray) -> np.ndarray:
+def _spread(made: np.ndarray, start: int) -> np.ndarray:
     """Rows that are needed all at once, made evenly in the rounds since the last time any were needed."""
-    (needed,) = np.nonzero(made - _before(made))
-    rounds = np.interp(np.arange(len(made)), [-1, *needed], [0, *made[needed]])
+    (needed,) = np.nonzero(made - _before(made, start))
+    rounds = np.interp(np.arange(len(made)), [-1, *needed], [start, *made[needed]])
     return np.floor(rounds + 1e-6).astype(made.dtype)
 
 
-def _before(made: np.ndarray) -> np.ndarray:
+def _before(made: np.ndarray, start: int = 0) -> np.ndarray:
     """Rows made before each stripe."""
-    return np.concatenate([[0], made[:-1]])
+    return np.concatenate([[start], made[:-1]])
 
 
 def added_cycles(stage: Stage, made: np.ndarray, alone: bool) -> float:

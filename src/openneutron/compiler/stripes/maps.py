@@ -20,11 +20,13 @@ class RowMaps:
         numbers = {buffer: i for i, buffer in enumerate(self.buffers)}
         self.number: dict[Tensor, int] = {}
         self.span: dict[Tensor, tuple[int, int]] = {}
+        self.tensors = [0] * len(self.buffers)  # how many are in each
         counts: list[set[int]] = [set() for _ in self.buffers]
         for tensor, place in storage.places.items():
             number = self.number[tensor] = numbers[place.buffer]
             self.span[tensor] = (place.offset, place.offset + tensor.shape[-1]) if place.pitch else _ALL
             counts[number] |= _counts(tensor, place)
+            self.tensors[number] += 1
         self.rows = [next(iter(found)) if len(found) == 1 else 0 for found in counts]
         """Of every buffer; 0 if it cannot be taken row by row."""
 

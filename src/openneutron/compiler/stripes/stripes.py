@@ -58,6 +58,11 @@ class Reach:
         row = nbytes // (self.height * self.planes)
         return np.where(low < self.height, low * row, nbytes)
 
+    def needed(self, begin: int, end: int) -> tuple[int, int]:
+        """The first input row, and the one behind the last, that output rows `begin` to `end` - 1 need."""
+        low = min(max(begin * self.stride - self.pad, 0), self.height - 1)
+        return low, max(min((end - 1) * self.stride - self.pad + self.extent, self.height), low + 1)
+
     @cached_property
     def mirrored(self) -> Reach:
         """The same with rows counted from the bottom."""
@@ -80,6 +85,7 @@ class Stage:
     output: Tensor
     scattered: bool = False  # a row of it is not in one place: nothing of the cascade may read it
     sums: int | None = None  # takes all rows of its input, which it counts, and keeps so many bytes between
+    columns: tuple[Reach, ...] = ()  # as `reads`, of columns; empty if its rows cannot be cut
 
     @cached_property
     def work(self) -> RowWork:
@@ -88,7 +94,8 @@ class Stage:
             sum(getattr(w, name) for w in self.works) / self.unit for name in ("compute", "moved")
         )
         constants, start = (sum(getattr(w, name) for w in self.works) for name in ("constants", "start"))
-        return RowWork(compute, moved, constants, self.works[0].bytes_per_cycle, start)
+        first = self.works[0]
+        return RowWork(compute, moved, constants, first.bytes_per_cycle, start, len(self.works) * first.call)
 
 
 def is_map(tensor: Tensor) -> bool:
@@ -123,7 +130,21 @@ def stage_of(op: Op, calls: Sequence[KernelCall], target: Target) -> Stage | Non
         return None
     height, row = rows_of(out), out.nbytes // rows_of(out)
     works = tuple(row_work(call, height // found.unit, target) for call in narrow)
-    return Stage(op, found.unit, height, row, found.reads, found.whole, works, out)
+    columns = _columns(op, narrow[0], found) if len(narrow) == 1 else ()
+    return Stage(op, found.unit, height, row, found.reads, found.whole, works, out, columns=columns)
+
+
+def _columns(op: Op, call: Any, found: _Reads) -> tuple[Reach, ...]:
+    """Which columns of its inputs a call reads, if it can be narrowed to some of its output's."""
+    tensors = [reach.tensor for reach in found.reads]
+    if found.unit != 1 or any(t.rank != 4 or _row_axis(t) != 1 for t in (op.output, *tensors)):
+        return ()
+    if isinstance(call, mc.WindowForm):
+        return (across(call.window, tensors[0]),)
+    maps = op.inputs[: 2 if isinstance(call, mc.WalkForm) else 1]
+    if not isinstance(call, mc.RowsForm | mc.WalkForm) or any(t not in tensors for t in maps):
+        return ()
+    return tuple(Reach(t, 1, 0, 1, t.shape[2], t.shape[2]) for t in tensors)
 
 
 def _to_planes(op: Op, calls: Sequence[KernelCall], target: Target) -> Stage | None:
@@ -196,6 +217,11 @@ def _rows_of_product(op: Op, call: mc.ProductForm) -> _Reads | None:
     source, height = op.operand(0), call.rows
     fits = is_map(source) and rows_of(source) == height == rows_of(op.output)
     return _Reads((Reach(source, 1, 0, 1, height, height),)) if fits else None
+
+
+def across(w: mc.Window, source: Tensor) -> Reach:
+    """A window's reach from left to right."""
+    return Reach(source, w.stride_w, w.pad_left, (w.kernel_w - 1) * w.dilation_w + 1, w.in_w, w.out_w)
 
 
 def _extent(w: mc.Window) -> int:

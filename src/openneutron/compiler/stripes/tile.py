@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from openneutron.compiler.emit.emit import Sketch, sketch
-from openneutron.compiler.memory.place import Apart, aligned, sane
+from openneutron.compiler.memory.place import ALIGNMENT, Apart, aligned, sane
 from openneutron.compiler.memory.schedule import (
     MemoryPlan,
     Schedule,
@@ -24,6 +24,7 @@ from openneutron.compiler.memory.schedule import (
 )
 from openneutron.compiler.memory.storage import Buffer, Storage
 from openneutron.compiler.microcode.cost import steps_cycles
+from openneutron.compiler.stripes.bands import Cut, CutRun, can_cut
 from openneutron.compiler.stripes.cascade import (
     MOST_STAGES,
     MOST_STEPS,
@@ -39,6 +40,7 @@ from openneutron.compiler.stripes.cascade import (
     together,
 )
 from openneutron.compiler.stripes.maps import RowMaps
+from openneutron.compiler.stripes.stripes import Stage
 from openneutron.litert.ir import Op, Tensor
 from openneutron.options import CompileOptions
 from openneutron.target import Target
@@ -49,6 +51,10 @@ PACES = (2, 4)  # rounds for one row of the last stage, if there are strides bef
 TRIALS = 6  # ways that are placed before the best is taken
 EFFORT = 60_000  # runs looked at, some 50 us each: the longer the network, the shorter its runs
 SHORTEST = 8  # but they may always have so many steps
+PEAKS = 3  # how often the runs that need most are cut into bands
+CUT_RUNS = 4  # at most so many at a time
+GRAIN = 256  # the share of the memory that is not worth a further cut
+SLACK = (0.05, 0.1, 0.2)
 MOST_ADDED = 2.0  # the share of cycles that may be added to fit the SRAM at all
 
 
@@ -62,6 +68,8 @@ class Segment:
     pace: int  # rounds a stripe takes
     nbytes: int  # live while it runs
     cycles: float  # added by stripes
+    source: int = -1  # the number of the buffer in whose place the output may be
+    cuts: tuple[Cut, ...] = ()  # of bands
 
 
 class StepTimeline:
@@ -171,12 +179,13 @@ class StepTimeline:
             if total > budget or need - aligned(sink.output.nbytes) >= most:
                 continue
             found = overlapping(self, wave, first, last)
+            source = -1
             if found is not None:
                 source, ahead = found
                 apart = aligned(self.maps.buffers[source].nbytes) + aligned(sink.output.nbytes)
                 need -= apart - together(self.maps, source, sink.output, ahead)
             if need < most:
-                yield Segment(first, last, height, pace, need, total)
+                yield Segment(first, last, height, pace, need, total, source)
 
     def needed(self, plan: MemoryPlan) -> int:
         """The scratch of a plan, and the most constants that are streamed for one of its units."""
@@ -191,14 +200,36 @@ class StepTimeline:
         """Cycles these cascades add, counted step by step."""
         total = 0.0
         for cascade in cascades:
-            stages = [s for s in self.stages[cascade.first : cascade.last + 1] if s is not None]
+            stages = self._stages(cascade.first, cascade.last)
+            if cascade.bands:
+                total += self.run(cascade.first, cascade.last, -1).added_cycles(cascade)
+                continue
             works = [work for stage in stages for work in stage.works]
             whole = sum(w.cycles(stage.height // stage.unit, True) for stage in stages for w in stage.works)
             total += max(steps_cycles(works, cascade.down), steps_cycles(works, cascade.up)) - whole
         return total
 
+    def _stages(self, first: int, last: int) -> list[Stage]:
+        return [stage for stage in self.stages[first : last + 1] if stage is not None]
+
+    def run(self, first: int, last: int, source: int) -> CutRun:
+        """Steps that may be cut into bands."""
+        stages = self._stages(first, last)
+        inside = {self.maps.buffers[n] for n in (source, *(self.maps.number[s.output] for s in stages))}
+        other = sum(self.constants[first : last + 1])
+        for buffer, (begin, end) in self.lives.items():
+            if begin <= last and end >= first and buffer not in inside:
+                other += aligned(buffer.nbytes)
+        return CutRun(self, stages, first, last, source, other)
+
+    def can_cut(self, first: int, last: int) -> bool:
+        """Whether these steps may be cut into bands."""
+        return can_cut(self, self._stages(first, last), first, last)
+
     def _cascade(self, segment: Segment) -> CascadePlan:
-        stages = [s for s in self.stages[segment.first : segment.last + 1] if s is not None]
+        if segment.cuts:
+            return self.run(segment.first, segment.last, segment.source).plan(segment.cuts)
+        stages = self._stages(segment.first, segment.last)
         return make_cascade(self, stages, segment.first, segment.last, segment.height, segment.pace)
 
 
@@ -219,6 +250,86 @@ class SegmentGraph:
         self.timeline = timeline
         self.segments = sorted(timeline.segments(budget), key=_in_order)
         self.sizes = sorted({segment.nbytes for segment in self.segments})
+        self._cut_peaks(budget)
+
+    def _cut_peaks(self, budget: float) -> None:
+        """Cut the runs that need most into bands where the way through all of them then needs less."""
+        tried: set[tuple[int, int]] = set()
+        for _ in range(PEAKS):
+            position = self.least(budget)
+            if position == len(self.sizes):
+                return
+            most = least = self.sizes[position]
+            runs = self._cuttable(most)
+            if tried >= {(run.first, run.last) for run in runs}:
+                return
+            tried |= {(run.first, run.last) for run in runs}
+            few = min(run.fewest() for run in runs)
+            while least - few > max(most // GRAIN, ALIGNMENT):
+                middle, before = (least + few) // 2, self.segments
+                self._add(self._cut(runs, middle, budget))
+                way = self.cheapest(middle)
+                if way is not None and way[0] <= budget:
+                    least = middle
+                else:
+                    self.segments, few = before, middle
+            if least < most:  # what is placed may need more than what is live
+                for share in SLACK:
+                    self._add(self._cut(runs, int(least + share * (most - least)), budget))
+                self.sizes = sorted({segment.nbytes for segment in self.segments})
+
+    def cut_to(self, limit: int, budget: float) -> None:
+        """Add runs in bands that need at most `limit` bytes, of those that otherwise need more."""
+        self._add(self._cut(self._cuttable(limit + 1), limit, budget))
+
+    def _cuttable(self, limit: int) -> list[CutRun]:
+        """Runs that can be cut into bands and need at least `limit` bytes if they are not: the best few.
+
+        Only those whose input is most of what they need: it is its rows that make room for later bands.
+        """
+        best: dict[tuple[int, int], Segment] = {}
+        for segment in self.segments:
+            if segment.source < 0 or segment.cuts:
+                continue
+            before = best.get((segment.first, segment.last), segment)
+            if segment.nbytes <= before.nbytes:
+                best[segment.first, segment.last] = segment
+        runs: list[CutRun] = []
+        for s in sorted(best.values(), key=lambda s: (s.nbytes, s.first, s.last)):
+            if s.nbytes >= limit and self.timeline.can_cut(s.first, s.last):
+                run = self.timeline.run(s.first, s.last, s.source)
+                if limit // 2 < run.fewest() < limit:
+                    runs.append(run)
+            if len(runs) == CUT_RUNS:
+                break
+        return runs
+
+    def _cut(self, runs: Sequence[CutRun], limit: int, budget: float) -> list[Segment]:
+        """The runs in the cheapest bands that need at most `limit` bytes."""
+        result = []
+        for run in runs:
+            cuts = run.cuts(limit)
+            if cuts:
+                plan = run.plan(cuts)
+                cycles = run.added_cycles(plan)
+                if cycles <= budget:
+                    cut = cuts[0]
+                    result.append(
+                        Segment(
+                            run.first,
+                            run.last,
+                            cut.height,
+                            cut.pace,
+                            run.nbytes(plan),
+                            cycles,
+                            run.source,
+                            cuts,
+                        )
+                    )
+        return result
+
+    def _add(self, segments: Sequence[Segment]) -> None:
+        self.segments = sorted([*self.segments, *segments], key=_in_order)
 
     def cheapest(self, limit: float) -> tuple[float, list[Segment]] | None:
         """The least added cycles with no run above `limit` bytes, and the runs; None if there is no way."""
@@ -273,10 +384,11 @@ def smallest_plan(
     if budget < 0:
         return None
     timelines = [StepTimeline(schedule, sketches, options.fetch_constants_to_sram) for schedule in schedules]
-    plans = [(timelines[0], plan_memory(schedules[0], trailing=timelines[0].trailing))]
+    plain = plan_memory(schedules[0], trailing=timelines[0].trailing)
+    plans = [(timelines[0].needed(plain), 0.0, plain)]
     for timeline in timelines:
-        plans += [(timeline, plan) for plan in _smallest(timeline, budget)]
-    return min(plans, key=lambda pair: pair[0].needed(pair[1]))[1]
+        plans += [(timeline.needed(plan), cycles, plan) for cycles, plan in _smallest(timeline, budget)]
+    return min(plans, key=lambda item: item[:2])[2]
 
 
 def fitting_plan(
@@ -293,6 +405,7 @@ def fitting_plan(
         graph = SegmentGraph(timeline, budget)
         aim = limit
         for _ in range(TRIALS):  # what is placed may need more than what is live
+            graph.cut_to(aim, budget)
             way = graph.cheapest(aim)
             if way is None:
                 break
@@ -304,7 +417,7 @@ def fitting_plan(
                 break
             aim -= plan.scratch_bytes - limit
         if not fitting:
-            smallest += _smallest(timeline, budget)
+            smallest += [plan for _, plan in _smallest(timeline, budget)]
     if fitting:
         return min(fitting, key=lambda item: item[0])[1]
     return min(smallest, key=lambda plan: plan.scratch_bytes)
@@ -319,15 +432,19 @@ def _cycles(sketches: Mapping[Op, Sketch]) -> int:
     return sum(s.cycles for s in sketches.values())
 
 
-def _smallest(timeline: StepTimeline, budget: float) -> list[MemoryPlan]:
-    """Plans of a timeline within the budget: from the fewest live bytes on, until placing can win no more."""
-    plans: list[MemoryPlan] = []
+def _smallest(timeline: StepTimeline, budget: float) -> list[tuple[float, MemoryPlan]]:
+    """Plans of a timeline within the budget, with the cycles they add.
+
+    From the fewest live bytes on, until placing can win no more.
+    """
+    plans: list[tuple[float, MemoryPlan]] = []
     least = math.inf
     for way in SegmentGraph(timeline, budget).ways(budget):
         if len(plans) == TRIALS or max(segment.nbytes for segment in way) >= least:
             break
         cascades = timeline.cascades(way)
-        if timeline.added_cycles(cascades) <= budget:
-            plans.append(plan_memory(timeline.schedule, cascades, trailing=timeline.trailing))
-            least = min(least, timeline.needed(plans[-1]))
+        cycles = timeline.added_cycles(cascades)
+        if cycles <= budget:
+            plans.append((cycles, plan_memory(timeline.schedule, cascades, trailing=timeline.trailing)))
+            least = min(least, timeline.needed(plans[-1][1]))
     return plans
