@@ -124,6 +124,8 @@ static void run(void *context, uint32_t parts, NeutronTask task, void *argument)
     atomic_flag_clear_explicit(&pool->busy, memory_order_release);
 }
 
+static void yield(void) { (void)sched_yield(); }
+
 NeutronPool *neutron_pool_create(uint32_t count) {
     if (count == 0) return NULL;
     NeutronPool *pool = (NeutronPool *)calloc(1, sizeof *pool);
@@ -137,7 +139,7 @@ NeutronPool *neutron_pool_create(uint32_t count) {
     pool->process = atomic_load(&forks);
     pool->workers = workers;
     atomic_store(&pool->ticket, UINT32_MAX); /* nothing to take */
-    pool->threads = (NeutronThreads){.context = pool, .count = count, .run = run};
+    pool->threads = (NeutronThreads){.context = pool, .count = count, .run = run, .yield = yield};
     atomic_flag_clear(&pool->busy);
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->wake, NULL);

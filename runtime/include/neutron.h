@@ -104,12 +104,15 @@ typedef struct NeutronHooks {
 } NeutronHooks;
 
 /* Threads that a run may use, which are the application's: `run` calls the task for the parts 0 .. parts - 1, at the
- * same time or not, in any order, and returns when all are done. There may be more parts than threads. */
+ * same time or not, in any order, and returns when all are done. Where they run at the same time, a part best goes to
+ * the same thread in every run: it finds its data in its cache. `yield` may be null; it lets other threads run, and
+ * is called by one that has waited for another for long. */
 typedef void (*NeutronTask)(void *argument, uint32_t part);
 typedef struct NeutronThreads {
     void *context;
     uint32_t count;
     void (*run)(void *context, uint32_t parts, NeutronTask task, void *argument);
+    void (*yield)(void);
 } NeutronThreads;
 
 /* The buffers of one run. `scratch` and `prefetch` must be aligned to 16 bytes, inputs and outputs to their

@@ -256,35 +256,52 @@ static void copy_out(const NeutronModel *model, const NeutronRun *run) {
     }
 }
 
-NeutronStatus neutron_run(const NeutronModel *model, const NeutronRun *run) {
-    NeutronStatus status = check_run(model, run);
-    if (status != NEUTRON_STATUS_OK) return status;
-    const NeutronHeader *h = model->header;
-    const NeutronHooks *hooks = run->hooks;
-    NeutronMachine machine = {.phase = NEUTRON_PHASE_RUN,
-                              .header = h,
-                              .descriptors = model->inputs,
-                              .weights = model->weights,
-                              .scratch = (uint8_t *)run->scratch.data,
-                              .prefetch = (uint8_t *)run->prefetch.data,
-                              .inputs = run->inputs,
-                              .outputs = run->outputs,
-                              .hooks = hooks,
-                              .threads = run->threads};
-    copy_in(model, run);
+/* Run all calls. */
+static int32_t walk(NeutronMachine *machine) {
+    const NeutronHeader *h = machine->header;
+    const NeutronHooks *hooks = machine->hooks;
+    const bool trace = hooks && hooks->trace;
     const uint8_t *at = (const uint8_t *)h + h->calls_offset;
     for (uint32_t i = 0; i < h->calls;) {
         uint32_t kind = *(const uint32_t *)(const void *)at & 0xFFFFu;
-        bool trace = hooks && hooks->trace;
-        machine.call = i;
+        machine->call = i;
         if (trace) hooks->trace(hooks->context, i, kind, 1);
-        status = (NeutronStatus)neutron_call(&machine, kind, at + 4);
+        int32_t status = neutron_call(machine, kind, at + 4);
         if (trace) hooks->trace(hooks->context, i, kind, 0);
         if (status != NEUTRON_STATUS_OK) return status;
         for (uint32_t records = record_count(at); records > 0; --records, ++i) {
             at += *(const uint32_t *)(const void *)at >> 16;
         }
     }
+    return NEUTRON_STATUS_OK;
+}
+
+/* With all threads at once, unless hooks have to be called, which are the calling thread's. */
+static int32_t walk_with_threads(NeutronMachine *machine) {
+#ifdef NEUTRON_THREADED
+    const NeutronHooks *hooks = machine->hooks;
+    const bool hooked = hooks && (hooks->copy || hooks->wait || hooks->trace);
+    if (machine->threads && machine->threads->count > 1 && !hooked) return neutron_walk_together(machine, walk);
+#endif
+    return walk(machine);
+}
+
+NeutronStatus neutron_run(const NeutronModel *model, const NeutronRun *run) {
+    NeutronStatus status = check_run(model, run);
+    if (status != NEUTRON_STATUS_OK) return status;
+    NeutronMachine machine = {.phase = NEUTRON_PHASE_RUN,
+                              .header = model->header,
+                              .descriptors = model->inputs,
+                              .weights = model->weights,
+                              .scratch = (uint8_t *)run->scratch.data,
+                              .prefetch = (uint8_t *)run->prefetch.data,
+                              .inputs = run->inputs,
+                              .outputs = run->outputs,
+                              .hooks = run->hooks,
+                              .threads = run->threads};
+    copy_in(model, run);
+    status = (NeutronStatus)walk_with_threads(&machine);
+    if (status != NEUTRON_STATUS_OK) return status;
     copy_out(model, run);
     return NEUTRON_STATUS_OK;
 }

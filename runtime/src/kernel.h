@@ -7,6 +7,10 @@
 
 #include "neutron.h"
 
+#if defined(__x86_64__) || defined(__aarch64__)
+#define NEUTRON_THREADED 1 /* calls may be split between threads; a microcontroller has one core */
+#endif
+
 /* A kernel is called twice: once in prepare, to check its parameters against the sizes of the regions, and in
  * every run. It is one function so that the kernel table has one entry for each, and a kernel cannot be linked
  * without its check. */
@@ -24,7 +28,8 @@ typedef struct NeutronMachine {
     const NeutronBuffer *outputs;
     const NeutronHooks *hooks;
     const NeutronThreads *threads;
-    uint32_t call; /* the number of the call that runs */
+    struct NeutronMember *member; /* in a walk together (parallel.h): the thread's own state */
+    uint32_t call;                /* the number of the call that runs */
 } NeutronMachine;
 
 #define NEUTRON_TRY(expression)                                 \

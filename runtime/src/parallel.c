@@ -1,137 +1,184 @@
-/* Splitting a kernel call between threads: a copy of the parameters for each part, narrowed to its share. */
+/* Threads that walk through a program together.
+ *
+ * Layers take microseconds, and a word written by one core takes a good part of one to arrive at another. So nobody
+ * hands out work: every thread goes through all calls, finds the same parts, and takes the one of its own number;
+ * all that threads tell each other is which parts they have done. What a thread has not even begun when the others
+ * wait for it, another takes: a thread that sleeps, or never comes, costs its work and no more.
+ *
+ * Calls that are not worth being split, one behind the other, are one piece of work for whoever takes the first.
+ */
 #include "parallel.h"
 
 #ifdef NEUTRON_THREADED
 
-#include "gemm.h"
+#include <stdatomic.h>
+
+#include "split.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define PAUSE() _mm_pause()
+#else
+#define PAUSE() __asm__ volatile("yield")
+#endif
 
 #define MAX_PARTS 64u
+#define LINE 128u    /* bytes that caches move together */
+#define PATIENCE 64u /* pauses before a part that is not done is looked at: a microsecond or two */
+#define SPINS 4000u  /* and before other programs are let run */
 
-/* Less work than this (multiplications, or bytes where there are none) is done before another thread has begun. */
-#define LEAST_WORK 32768u
+/* One part of every piece of work. The first word is written by who takes it, nearly always the same thread, and read
+ * by others only when they lose patience; they wait for the second. */
+typedef struct {
+    _Alignas(LINE) atomic_ullong taken; /* the number of the last piece of work of which this part is taken, */
+    _Alignas(LINE) atomic_ullong done;  /* or done */
+} Part;
+
+typedef struct {
+    const NeutronMachine *machine;
+    NeutronWalk *walk;
+    atomic_int status; /* of the first part that failed */
+    Part parts[MAX_PARTS];
+} Team;
+
+struct NeutronMember {
+    Team *team;
+    uint32_t number; /* the parts of its own */
+    uint32_t before; /* parts of the last piece of work */
+    bool alone;      /* the others seem to be away: no use waiting */
+    enum { SHARED, MINE, THEIRS } last;
+    unsigned long long work; /* the number of the last piece of work, from 1 */
+};
+
+static bool is_reached(const atomic_ullong *word, unsigned long long number) {
+    return atomic_load_explicit(word, memory_order_acquire) >= number;
+}
+
+static void rest(const NeutronMachine *machine, uint32_t times) {
+    if (times < SPINS || machine->threads->yield == NULL) PAUSE();
+    else machine->threads->yield();
+}
+
+/* Take a part, when all of the piece of work before are done. */
+static bool take(const NeutronMachine *machine, struct NeutronMember *m, uint32_t part) {
+    Part *parts = m->team->parts;
+    atomic_ullong *taken = &parts[part].taken;
+    unsigned long long found = atomic_load_explicit(taken, memory_order_relaxed);
+    if (found >= m->work) return false;
+    for (uint32_t i = 0; i < m->before; ++i) {
+        for (uint32_t times = 0; !is_reached(&parts[i].done, m->work - 1u); ++times) rest(machine, times);
+    }
+    return atomic_compare_exchange_strong_explicit(taken, &found, m->work, memory_order_relaxed, memory_order_relaxed);
+}
+
+/* Take a part of another's if nobody has for a while. */
+static bool take_over(const NeutronMachine *machine, struct NeutronMember *m, uint32_t part) {
+    const Part *p = &m->team->parts[part];
+    for (uint32_t i = 0; i < PATIENCE && !m->alone; ++i) {
+        if (is_reached(&p->done, m->work)) return false;
+        PAUSE();
+    }
+    m->alone = take(machine, m, part);
+    return m->alone;
+}
+
+static void finish(struct NeutronMember *m, uint32_t part, int32_t status) {
+    int none = NEUTRON_STATUS_OK;
+    if (status != NEUTRON_STATUS_OK) {
+        atomic_compare_exchange_strong_explicit(&m->team->status, &none, status, memory_order_relaxed,
+                                                memory_order_relaxed);
+    }
+    atomic_store_explicit(&m->team->parts[part].done, m->work, memory_order_release);
+}
+
+/* The next piece of work. */
+static void go_on(struct NeutronMember *m, uint32_t parts_before) {
+    m->before = parts_before;
+    ++m->work;
+}
+
+/* A call that stays whole: the first of several is taken, or left, with all that follow. */
+static int32_t call_whole(const NeutronMachine *machine, struct NeutronMember *m, uint32_t kind,
+                          const void *parameters) {
+    if (m->last == SHARED) {
+        const bool mine = m->number == 0 ? take(machine, m, 0) : take_over(machine, m, 0);
+        m->last = mine ? MINE : THEIRS;
+    }
+    return m->last == MINE ? neutronKernels[kind](machine, parameters) : NEUTRON_STATUS_OK;
+}
+
+static int32_t call_together(const NeutronMachine *machine, struct NeutronMember *m, uint32_t kind,
+                             const void *parameters) {
+    if (kind == NEUTRON_KERNEL_CASCADE || kind == NEUTRON_KERNEL_LOOP) { /* has calls of its own */
+        return neutronKernels[kind](machine, parameters);
+    }
+    NEUTRON_TRY(atomic_load_explicit(&m->team->status, memory_order_relaxed));
+    const uint32_t count = machine->threads->count;
+    const NeutronSplit split = neutron_split(kind, parameters, count < MAX_PARTS ? count : MAX_PARTS);
+    if (split.parts < 2) return call_whole(machine, m, kind, parameters);
+    if (m->last != SHARED) {
+        if (m->last == MINE) finish(m, 0, NEUTRON_STATUS_OK);
+        m->last = SHARED;
+        go_on(m, 1);
+    }
+    for (uint32_t i = 0, part = m->number % split.parts; i < split.parts; ++i, part = (part + 1u) % split.parts) {
+        if (!(part == m->number ? take(machine, m, part) : take_over(machine, m, part))) continue;
+        const int32_t status = neutron_run_part(&split, machine, parameters, part);
+        finish(m, part, status);
+        NEUTRON_TRY(status);
+    }
+    go_on(m, split.parts);
+    return NEUTRON_STATUS_OK;
+}
+
+static void walk_as_member(void *argument, uint32_t part) {
+    Team *team = (Team *)argument;
+    struct NeutronMember member = {.team = team, .number = part, .work = 1};
+    NeutronMachine machine = *team->machine;
+    machine.member = &member;
+    const int32_t status = team->walk(&machine);
+    if (member.last == MINE || status != NEUTRON_STATUS_OK) finish(&member, part, status);
+}
+
+int32_t neutron_walk_together(const NeutronMachine *machine, NeutronWalk *walk) {
+    const NeutronThreads *threads = machine->threads;
+    const uint32_t count = threads->count < MAX_PARTS ? threads->count : MAX_PARTS;
+    Team team;
+    team.machine = machine;
+    team.walk = walk;
+    atomic_init(&team.status, NEUTRON_STATUS_OK);
+    for (uint32_t i = 0; i < count; ++i) {
+        atomic_init(&team.parts[i].taken, 0);
+        atomic_init(&team.parts[i].done, 0);
+    }
+    threads->run(threads->context, count, walk_as_member, &team);
+    return atomic_load_explicit(&team.status, memory_order_relaxed);
+}
+
+/* --- a single call --- */
 
 typedef struct {
     const NeutronMachine *machine;
     const void *parameters;
-    uint32_t kind, parts, count, dim;
-    NeutronForm form;
+    NeutronSplit split;
     int32_t status[MAX_PARTS];
-} Work;
-
-/* Whether results lie over the row that they are made of: then their order counts. */
-static bool in_place(const NeutronProductForm *p) {
-    return p->input.region == p->output.region && p->input.index == p->output.index &&
-           p->input.offset < (uint64_t)p->output.offset + p->out_features &&
-           p->output.offset < (uint64_t)p->input.offset + p->in_features;
-}
-
-/* Into how many parts the rows, elements or blocks of channels may be shared out; 0 or 1: the call stays whole. */
-static uint32_t shares(Work *work) {
-    const NeutronCallCopy *c = (const NeutronCallCopy *)work->parameters; /* only the form's member is read */
-    uint64_t each = 0;
-    switch (work->form) {
-        case NEUTRON_FORM_WINDOW:
-        case NEUTRON_FORM_POOL: {
-            const NeutronWindow *w = &c->window.window;
-            work->count = w->y1 - w->y0;
-            each = (uint64_t)w->batch * w->out_w * w->out_c * w->kernel_h * w->kernel_w;
-            if (work->form == NEUTRON_FORM_WINDOW) each *= w->in_c;
-            break;
-        }
-        case NEUTRON_FORM_WALK: {
-            const NeutronBroadcast *w = &c->walk.walk;
-            each = 16; /* what an element costs, in multiplications */
-            for (uint32_t d = 0; d < NEUTRON_MAX_RANK; ++d) {
-                if (w->dims[d] > w->dims[work->dim]) work->dim = d;
-            }
-            for (uint32_t d = 0; d < NEUTRON_MAX_RANK; ++d) each *= d == work->dim ? 1u : w->dims[d];
-            work->count = w->dims[work->dim];
-            break;
-        }
-        case NEUTRON_FORM_PRODUCT: {
-            const NeutronProductForm *p = &c->product;
-            if (p->rows == 1 && in_place(p)) return 0;
-            /* By rows, or one row by channels: the distance between output rows is not a parameter. */
-            work->count = p->rows > 1 ? p->rows : p->out_features / NEUTRON_BLOCK;
-            each = (uint64_t)p->in_features * (p->rows > 1 ? p->out_features : NEUTRON_BLOCK);
-            break;
-        }
-        case NEUTRON_FORM_ROWS:
-        case NEUTRON_FORM_MOVE:
-        case NEUTRON_FORM_RESIZE:
-        case NEUTRON_FORM_ACCUMULATE:
-        case NEUTRON_FORM_WHOLE: return 0;
-    }
-    uint64_t worth = each * work->count / LEAST_WORK;
-    return worth < work->count ? (uint32_t)worth : work->count;
-}
-
-static void move(NeutronRef *ref, int32_t stride, uint32_t steps) {
-    ref->offset += (uint32_t)stride * steps; /* the check phase has bounded every element's address */
-}
-
-static void narrow(NeutronCallCopy *c, const Work *work, uint32_t begin, uint32_t end, bool last) {
-    switch (work->form) {
-        case NEUTRON_FORM_WINDOW:
-        case NEUTRON_FORM_POOL: {
-            NeutronWindow *w = &c->window.window;
-            w->y1 = w->y0 + end;
-            w->y0 += begin;
-            return;
-        }
-        case NEUTRON_FORM_WALK: {
-            NeutronBroadcast *w = &c->walk.walk;
-            move(&w->a, w->a_strides[work->dim], begin);
-            move(&w->b, w->b_strides[work->dim], begin);
-            move(&w->output, w->output_strides[work->dim], begin);
-            w->dims[work->dim] = end - begin;
-            return;
-        }
-        case NEUTRON_FORM_PRODUCT: {
-            NeutronProductForm *p = &c->product;
-            if (p->rows > 1) {
-                move(&p->input, (int32_t)p->in_features, begin);
-                move(&p->output, (int32_t)p->out_features, begin);
-                p->rows = end - begin;
-                return;
-            }
-            uint32_t first = begin * NEUTRON_BLOCK;
-            p->out_features = (last ? p->out_features : end * NEUTRON_BLOCK) - first;
-            move(&p->output, 1, first);
-            move(&p->weights, (int32_t)(neutron_groups(p->in_features) * NEUTRON_GROUP), first);
-            move(&p->bias, sizeof(int32_t), first);
-            move(&p->scales, sizeof(double), first);
-            return;
-        }
-        case NEUTRON_FORM_ROWS:
-        case NEUTRON_FORM_MOVE:
-        case NEUTRON_FORM_RESIZE:
-        case NEUTRON_FORM_ACCUMULATE:
-        case NEUTRON_FORM_WHOLE: return;
-    }
-}
+} Call;
 
 static void run_part(void *argument, uint32_t part) {
-    Work *work = (Work *)argument;
-    NeutronCallCopy call;
-    memcpy(&call, work->parameters, neutron_record_bytes[work->kind] - 4u);
-    uint32_t begin = (uint32_t)((uint64_t)work->count * part / work->parts);
-    uint32_t end = (uint32_t)((uint64_t)work->count * (part + 1u) / work->parts);
-    narrow(&call, work, begin, end, part + 1u == work->parts);
-    work->status[part] = neutronKernels[work->kind](work->machine, &call);
+    Call *call = (Call *)argument;
+    call->status[part] = neutron_run_part(&call->split, call->machine, call->parameters, part);
 }
 
 int32_t neutron_call(const NeutronMachine *machine, uint32_t kind, const void *parameters) {
     const NeutronThreads *threads = machine->threads;
     if (threads == NULL || threads->count < 2) return neutronKernels[kind](machine, parameters);
-    Work work = {.machine = machine, .parameters = parameters, .kind = kind, .form = (NeutronForm)neutron_forms[kind]};
-    uint32_t most = shares(&work);
-    /* One for each thread: every part sets up the kernel anew, and a thread finds in its cache what it wrote before. */
-    work.parts = threads->count < MAX_PARTS ? threads->count : MAX_PARTS;
-    if (most < work.parts) work.parts = most;
-    if (work.parts < 2) return neutronKernels[kind](machine, parameters);
-    threads->run(threads->context, work.parts, run_part, &work);
-    for (uint32_t i = 0; i < work.parts; ++i) NEUTRON_TRY(work.status[i]);
+    if (machine->member != NULL) return call_together(machine, machine->member, kind, parameters);
+    /* Hooks are the calling thread's, and want to know when a call begins and ends. */
+    Call call = {.machine = machine, .parameters = parameters};
+    call.split = neutron_split(kind, parameters, threads->count < MAX_PARTS ? threads->count : MAX_PARTS);
+    if (call.split.parts < 2) return neutronKernels[kind](machine, parameters);
+    threads->run(threads->context, call.split.parts, run_part, &call);
+    for (uint32_t i = 0; i < call.split.parts; ++i) NEUTRON_TRY(call.status[i]);
     return NEUTRON_STATUS_OK;
 }
 

@@ -1,15 +1,21 @@
-/* Splitting a kernel call between threads. */
+/* Sharing the calls of a run between threads. */
 #ifndef NEUTRON_PARALLEL_H
 #define NEUTRON_PARALLEL_H
 
 #include "kernel.h"
 
-/* Run a call, in parts on the threads the run was given where the kernel's rows, channels or elements can be shared
- * out. The parts write to different places and read what none of them writes: the result is the same. */
-#if defined(__x86_64__) || defined(__aarch64__)
-#define NEUTRON_THREADED 1
+#ifdef NEUTRON_THREADED
+/* Go through a program's calls; whoever does uses neutron_call for each. */
+typedef int32_t NeutronWalk(NeutronMachine *machine);
+
+/* Let all threads of the machine walk through the same program at the same time, each doing its parts of the calls. The
+ * parts of a call write to different places and read what none of them writes, and none begins before those of
+ * the call before are done: the result is the same. */
+int32_t neutron_walk_together(const NeutronMachine *machine, NeutronWalk *walk);
+
+/* Run a call: all of it, or, in a walk together, what this thread finds to do. */
 int32_t neutron_call(const NeutronMachine *machine, uint32_t kind, const void *parameters);
-#else /* a microcontroller has one core */
+#else
 static inline int32_t neutron_call(const NeutronMachine *machine, uint32_t kind, const void *parameters) {
     return neutronKernels[kind](machine, parameters);
 }

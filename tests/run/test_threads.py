@@ -89,12 +89,18 @@ def _check(threads: int, times: int = 5) -> None:
 
 _TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32)
 _RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, _TASK, ctypes.c_void_p)
+_YIELD = ctypes.CFUNCTYPE(None)
 
 
 class _Threads(ctypes.Structure):
     """NeutronThreads of neutron.h."""
 
-    _fields_ = (("context", ctypes.c_void_p), ("count", ctypes.c_uint32), ("run", _RUN))
+    _fields_ = (
+        ("context", ctypes.c_void_p),
+        ("count", ctypes.c_uint32),
+        ("run", _RUN),
+        ("yield", _YIELD),
+    )
 
 
 @pytest.fixture
@@ -107,20 +113,35 @@ def shared(monkeypatch) -> list[int]:
         for part in reversed(range(parts)):
             task(argument, part)
 
-    threads = _Threads(None, 3, _RUN(run))
+    threads = _Threads(None, 3, _RUN(run), _YIELD())
     monkeypatch.setattr(native, "_threads", lambda library, count: ctypes.addressof(threads))
     return found
 
 
-def test_every_large_call_is_shared_out_and_its_parts_may_run_in_any_order(shared) -> None:
+def test_one_thread_does_what_the_others_do_not_come_for(shared) -> None:
+    """The caller of the fixture has one thread: the first part it takes finds all the work of the others."""
     _check(3, times=1)
+    _, inputs, _ = _case()
+    assert shared == [3] * len(inputs), "threads walk through the program together, once in a run"
+
+
+def _parts(compiled: CompiledGraph, inputs: list[np.ndarray], found: list[int]) -> list[int]:
+    """Into how many parts each call that is split was; a run that is traced splits them one by one."""
+    model = NativeModel(compiled.microcode, compiled.weights, threads=3)
+    found.clear()
+    model.profile(inputs)
+    return found
+
+
+def test_every_large_call_is_shared_out_and_its_parts_may_run_in_any_order(shared) -> None:
     compiled, inputs, _ = _case()
     calls = [info.call for info in compiled.calls]
     stages = (mc.Form.MOVE, mc.Form.RESIZE, mc.Form.ACCUMULATE)  # in cascades, which are whole here
     whole = (mc.Form.WHOLE, mc.Form.ROWS, *stages)
     assert {call.form for call in calls} >= set(mc.Form) - set(whole), "the network has a call of every form"
-    assert len(shared) == len(inputs) * sum(call.form not in whole for call in calls)
-    assert set(shared) <= {2, 3}
+    parts = _parts(compiled, inputs[0], shared)
+    assert len(parts) == sum(call.form not in whole for call in calls)
+    assert set(parts) <= {2, 3}
 
 
 def test_rows_of_a_cascade_are_shared_out(shared) -> None:
@@ -133,7 +154,8 @@ def test_rows_of_a_cascade_are_shared_out(shared) -> None:
     (got,) = NativeModel(compiled.microcode, compiled.weights, threads=3).run(inputs)
     (want,) = run_reference(graph, inputs)
     np.testing.assert_array_equal(want.reshape(got.shape), got)
-    assert len(shared) > len(compiled.program.calls) - len(cascades) - stages, "more than the calls outside"
+    outside = len(compiled.program.calls) - len(cascades) - stages
+    assert len(_parts(compiled, inputs, shared)) > outside, "more than the calls outside"
 
 
 def test_rows_of_a_fully_connected_layer_are_shared_out(shared) -> None:
@@ -148,7 +170,7 @@ def test_rows_of_a_fully_connected_layer_are_shared_out(shared) -> None:
     compiled = compile_graph(graph, find_target("imxrt700"), CompileOptions())
     (got,) = NativeModel(compiled.microcode, compiled.weights, threads=3).run(inputs)
     np.testing.assert_array_equal(run_reference(graph, inputs)[0], got)
-    assert shared == [3]
+    assert _parts(compiled, inputs, shared) == [3]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])

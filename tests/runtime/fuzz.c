@@ -153,7 +153,7 @@ static int run(const NeutronModel *model, Arrangement how, uint8_t *arena, size_
     for (size_t i = 0; i < model->output_count; ++i) {
         wanted[i] = in_place && model->outputs[i].place != 0 ? (NeutronBuffer){NULL, 0} : outputs[i];
     }
-    static const NeutronThreads threads = {NULL, 3, run_parts};
+    static const NeutronThreads threads = {NULL, 3, run_parts, NULL};
     NeutronRun r = {.inputs = given,
                     .input_count = model->input_count,
                     .outputs = wanted,
