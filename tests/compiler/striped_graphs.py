@@ -22,6 +22,9 @@ class StripedGraph(RandomGraph):
                 [(1, 1, self._int(12, 40), shape[3]), (1, self._int(12, 40), 1, shape[3])]
             )  # 1-D
         x = self.b.input("x", shape, quant=self._quant())
+        if seed % 5 == 4 and min(shape[1:]) > 1:  # in planes, or in another order still
+            order = self._pick([(0, 2, 3, 1), (0, 2, 3, 1), (0, 3, 2, 1), (0, 2, 1, 3)])
+            x = self.b.transpose(x, order)
         self.outputs: list[Tensor] = []
         for _ in range(blocks):
             before = x
@@ -35,6 +38,8 @@ class StripedGraph(RandomGraph):
             x = self._head(x)
         elif ending < 6:
             x = self._planes(x)
+        elif ending == 6 and x.shape[3] % 2 == 0:
+            x = self._shuffled(x)
         self.outputs.append(x)
 
     def graph(self) -> Graph:
@@ -148,8 +153,15 @@ class StripedGraph(RandomGraph):
         return self.b.op(Builtin.FULLY_CONNECTED, [x, w, b], shape, self._quant(), options=options)
 
     def _planes(self, x: Tensor) -> Tensor:
-        n, h, w, c = x.shape
-        return self.b.op(Builtin.TRANSPOSE, [x, self.b.ints((0, 3, 1, 2))], (n, c, h, w), x.quant)
+        return self.b.transpose(x, (0, 3, 1, 2))
+
+    def _shuffled(self, x: Tensor) -> Tensor:
+        """Pixels from channels, as PyTorch has it: in planes, which are interleaved in rows or in columns."""
+        _, h, w, c = x.shape
+        split = self.b.reshape(self._planes(x), (1, c // 2, 2, h, w))
+        if self._int(0, 1):
+            return self.b.reshape(self.b.transpose(split, (0, 1, 3, 2, 4)), (1, c // 2, 2 * h, w))
+        return self.b.reshape(self.b.transpose(split, (0, 1, 3, 4, 2)), (1, c // 2, h, 2 * w))
 
 
 class PictureGraph(StripedGraph):

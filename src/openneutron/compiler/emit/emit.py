@@ -23,9 +23,16 @@ from openneutron.compiler.microcode.format import (
     Region,
 )
 from openneutron.compiler.stripes.cascade import CascadePlan
-from openneutron.compiler.stripes.stripes import Stage, accumulating_stage, by_rows, stage_of
+from openneutron.compiler.stripes.stripes import (
+    Stage,
+    accumulating_stage,
+    by_rows,
+    gathering_stage,
+    stage_of,
+    transposed_by_rows,
+)
 from openneutron.diagnostics import fail
-from openneutron.litert.ir import Graph, Op, Tensor
+from openneutron.litert.ir import Builtin, Graph, Op, Tensor
 from openneutron.target import Target
 
 _REGION = {Home.INPUT: Region.INPUT, Home.OUTPUT: Region.OUTPUT}
@@ -61,9 +68,17 @@ def emit_cascade(
     for op in ops:
         sums = Ref(Region.SCRATCH, offset=plan.offsets[cascade.sums]) if cascade.sums else Ref(Region.SCRATCH)
         taken = accumulate(op, context, sums) if op is ops[-1] and cascade.accumulates else None
-        stages.append([taken] if taken else by_rows(op, emit_step(op, plan, pool), context.strides) or [])
+        stages.append([taken] if taken else _striped(op, plan, context))
     calls = [call for stage in stages for call in stage]
     return [Cascade(len(calls), len(steps), steps), *calls], [len(stage) for stage in stages]
+
+
+def _striped(op: Op, plan: MemoryPlan, context: Context) -> list[KernelCall]:
+    """An operator's calls as a stage of a cascade."""
+    calls = emit_step(op, plan, context.pool)
+    if op.kind is Builtin.TRANSPOSE and plan.schedule.storage.is_given(op.operand(0)):
+        return transposed_by_rows(op, calls, context.strides, op.output)
+    return by_rows(op, calls, context.strides) or []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +86,7 @@ class Sketch:
     """An operator emitted without addresses: as a stage, if it can be one, its constants, its cycles."""
 
     stage: Stage | None
+    opening: Stage | None  # as a stage that reads an input of the program
     constants: int
     cycles: int
     trailing: tuple[int, int] = (0, 0)  # bytes of its output that are written when its input is not needed
@@ -82,7 +98,8 @@ def sketch(op: Op, target: Target) -> Sketch:
     calls = select(op, lambda tensor: Ref(Region.SCRATCH), pool)
     stage = stage_of(op, calls, target) or _accumulating(op, target)
     trailing = calls[0].trailing if len(calls) == 1 and isinstance(calls[0], FullyConnected) else (0, 0)
-    return Sketch(stage, pool.size, total_cycles(calls, target), trailing)
+    opening = gathering_stage(op, calls, target) if op.kind is Builtin.TRANSPOSE else stage
+    return Sketch(stage, opening, pool.size, total_cycles(calls, target), trailing)
 
 
 def _accumulating(op: Op, target: Target) -> Stage | None:

@@ -106,6 +106,54 @@ def fuse_activations(graph: Graph) -> Graph:
     return rewrite(graph, fuse_one)
 
 
+def join_transposes(graph: Graph) -> Graph:
+    """A transpose, a reshape that only splits dimensions, a transpose: one of the map with these split.
+
+    Pixels from channels as PyTorch has it (PixelShuffle) comes to this. Exact: elements go where they went.
+    """
+
+    def join(g: Rewriter, op: Op) -> bool:
+        if op.kind is not Builtin.TRANSPOSE:
+            return False
+        between = g.maker(op.operand(0), Builtin.RESHAPE)
+        before = between and g.maker(between.operand(0), Builtin.TRANSPOSE)
+        if between is None or before is None or not g.only_for(op.operand(0), op):
+            return False
+        parts = _split_dimensions(before.output.shape, op.operand(0).shape)
+        if parts is None or not g.only_for(before.output, between):
+            return False
+        first, second = ([int(p) for p in o.operand(1).array] for o in (before, op))
+        source = before.operand(0)
+        split = [parts[first.index(axis)] for axis in range(source.rank)]
+        order = [axis for group in split for axis in group]  # positions in the second's input, as they lie
+        shape = tuple(op.operand(0).shape[axis] for axis in order)
+        view = replace(source, name=g.names.fresh(f"{source.name}_split"), shape=shape, data=None)
+        target = g.constant(f"{view.name}_shape", np.array(shape, np.int32))
+        perm = g.constant(f"{view.name}_perm", np.array([order.index(p) for p in second], np.int32))
+        g.add(Builtin.RESHAPE, [source, target], view, before.origin, options={"newShape": shape})
+        g.update(op, inputs=[view, perm], merged=[before, op])
+        for dead in (between, before):
+            g.remove(dead)
+        return True
+
+    return rewrite(graph, join)
+
+
+def _split_dimensions(shape: tuple[int, ...], parts: tuple[int, ...]) -> list[list[int]] | None:
+    """Which positions of `parts` each dimension of `shape` is split into; None if one is in two of these."""
+    result, at = [], 0
+    for dim in shape:
+        group, size = [], 1
+        while at < len(parts) and size * parts[at] <= dim and (size < dim or parts[at] == 1):
+            size *= parts[at]
+            group.append(at)
+            at += 1
+        if size != dim:
+            return None
+        result.append(group)
+    return result if at == len(parts) else None
+
+
 def read_unflattened(graph: Graph) -> Graph:
     """A fully connected layer reads a map as it is, not flattened: its rows stay known.
 
@@ -156,6 +204,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     tidy,  # fusion adds reshapes, and takes out what stood between others
     read_planes,
     tidy,
+    join_transposes,
     read_unflattened,
     separate_outputs,  # last: dropping a no-op may make an output an input
 )

@@ -65,6 +65,11 @@ class Storage:
         """Every buffer once, in order of appearance."""
         return list(dict.fromkeys(view.buffer for view in self.places.values()))
 
+    def is_given(self, tensor: Tensor | None) -> bool:
+        """Whether a tensor is an input of the program, or lies in one."""
+        view = None if tensor is None else self.places.get(tensor)
+        return view is not None and (view.buffer.home is Home.INPUT or view.buffer in self.given)
+
     def whole(self, tensor: Tensor) -> bool:
         """Whether the tensor fills its buffer: only such a tensor may be overwritten as a whole."""
         view = self.places[tensor]

@@ -99,12 +99,12 @@ class Stage:
 
 
 def is_map(tensor: Tensor) -> bool:
-    """Whether a tensor is one feature map: of rows, columns and channels, or of a row of pixels."""
-    return tensor.rank in (3, 4) and tensor.shape[0] == 1
+    """Whether a tensor is one feature map: of rows, and whatever a row is of; 3-D, of a row of pixels."""
+    return tensor.rank >= 3 and tensor.shape[0] == 1
 
 
 def _row_axis(tensor: Tensor) -> int:
-    return 2 if tensor.rank == 4 and tensor.shape[1] == 1 else 1
+    return 2 if tensor.rank >= 4 and tensor.shape[1] == 1 else 1
 
 
 def rows_of(tensor: Tensor) -> int:
@@ -117,7 +117,7 @@ def stage_of(op: Op, calls: Sequence[KernelCall], target: Target) -> Stage | Non
     if not calls or len(op.outputs) != 1:
         return None
     if op.kind is Builtin.TRANSPOSE:
-        return _to_planes(op, calls, target)
+        return _scattered(op, calls, target)
     out = op.output
     if not is_map(out) or not 1 < rows_of(out) <= MOST_ROWS:
         return None
@@ -147,19 +147,35 @@ def _columns(op: Op, call: Any, found: _Reads) -> tuple[Reach, ...]:
     return tuple(Reach(t, 1, 0, 1, t.shape[2], t.shape[2]) for t in tensors)
 
 
-def _to_planes(op: Op, calls: Sequence[KernelCall], target: Target) -> Stage | None:
-    """A feature map's channels apart, as PyTorch wants its outputs: every row goes to all planes."""
+def _scattered(op: Op, calls: Sequence[KernelCall], target: Target) -> Stage | None:
+    """A transposed map, its channels apart as PyTorch wants outputs: every row goes to all planes."""
     source, out = op.operand(0), op.output
-    last = source.rank - 1
-    if not is_map(source) or [int(p) for p in op.operand(1).array] != [0, last, *range(1, last)]:
+    if not _movable(source, calls):
         return None
     height = rows_of(source)
-    if not 1 < height <= MOST_ROWS or source.dtype not in ("int8", "uint8") or len(calls) != 1:
-        return None
-    (call,) = by_rows(op, calls, lambda tensor: dense_strides(tensor.shape)) or calls
+    works = _transposed_work(op, calls[0], source, target)
     reads = (Reach(source, 1, 0, 1, height, height),)
-    works = (row_work(call, height, target),)
     return Stage(op, 1, height, out.nbytes // height, reads, (), works, out, scattered=True)
+
+
+def gathering_stage(op: Op, calls: Sequence[KernelCall], target: Target) -> Stage | None:
+    """A transpose that makes the rows of a map of something whole: an input in planes, for one."""
+    out = op.output
+    if not _movable(out, calls):
+        return None
+    height = rows_of(out)
+    works = _transposed_work(op, calls[0], out, target)
+    return Stage(op, 1, height, out.nbytes // height, (), (op.operand(0),), works, out)
+
+
+def _movable(rows_in: Tensor, calls: Sequence[KernelCall]) -> bool:
+    fits = is_map(rows_in) and rows_in.rank <= mc.MAX_RANK and rows_in.dtype in ("int8", "uint8")
+    return fits and 1 < rows_of(rows_in) <= MOST_ROWS and len(calls) == 1
+
+
+def _transposed_work(op: Op, call: Any, rows_in: Tensor, target: Target) -> tuple[RowWork, ...]:
+    (moved,) = transposed_by_rows(op, [call], lambda tensor: dense_strides(tensor.shape), rows_in)
+    return (row_work(moved, rows_of(rows_in), target),)
 
 
 def accumulating_stage(op: Op, call: mc.AccumulateForm, target: Target) -> Stage:
@@ -275,7 +291,7 @@ def by_rows(
     if op.kind is Builtin.TRANSPOSE_CONV:
         return [_in_units(call, int(op.options["strideH"])) for call in calls]
     if op.kind is Builtin.TRANSPOSE:
-        return [_transposed_by_rows(op, calls[0], strides_of)]
+        return transposed_by_rows(op, calls, strides_of, op.operand(0))
     if any(isinstance(call, mc.MoveForm) for call in calls):
         return _copies_by_rows(op, calls)
     if len(calls) != 1:
@@ -289,18 +305,21 @@ def _in_units(call: Any, unit: int) -> Any:
     return replace(call, output=replace(call.output, ref=replace(ref, rows=ref.rows // unit)))
 
 
-def _transposed_by_rows(op: Op, call: Any, strides_of: Callable[[Tensor], list[int]]) -> KernelCall:
-    source = op.operand(0)
-    axis, ins, outs = _row_axis(source), strides_of(source), strides_of(op.output)
-    order = [axis, source.rank - 1, *range(axis + 1, source.rank - 1)]  # rows, channels, columns
-    pad = [0] * (mc.MAX_RANK - len(order))
-    moved = [outs[1 if a == source.rank - 1 else a + 1] for a in order]
-    return replace(
-        call,
-        dims=(source.shape[axis], *[1] * len(pad), *(source.shape[a] for a in order[1:])),
-        input_strides=(ins[axis], *pad, *(ins[a] for a in order[1:])),
-        output_strides=(moved[0], *pad, *moved[1:]),
+def transposed_by_rows(
+    op: Op, calls: Sequence[Any], strides_of: Callable[[Tensor], list[int]], rows_in: Tensor
+) -> list[KernelCall]:
+    """A transpose with the rows of its input or of its output, `rows_in`, counted outermost."""
+    source, out, perm = op.operand(0), op.output, [int(p) for p in op.operand(1).array]
+    axis = perm.index(_row_axis(source)) if rows_in is source else _row_axis(out)  # of the output
+    moved = [strides_of(source)[p] for p in perm]
+    rest = [a for a in range(out.rank) if a != axis]
+    dims, inner = merged(
+        [out.shape[a] for a in rest], [[s[a] for a in rest] for s in (moved, strides_of(out))]
     )
+    pad = mc.MAX_RANK - 1 - len(dims)
+    walks = [(s[axis], *[0] * pad, *i) for s, i in zip((moved, strides_of(out)), inner, strict=True)]
+    fitted = (out.shape[axis], *[1] * pad, *dims)
+    return [replace(calls[0], dims=fitted, input_strides=walks[0], output_strides=walks[1])]
 
 
 def _copies_by_rows(op: Op, calls: Sequence[KernelCall]) -> list[KernelCall] | None:

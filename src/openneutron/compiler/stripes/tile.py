@@ -78,7 +78,10 @@ class StepTimeline:
     def __init__(self, schedule: Schedule, sketches: Mapping[Op, Sketch], streamed: bool):
         self.schedule = schedule
         self.storage: Storage = schedule.storage
-        self.stages = [sketches[op].stage for op in schedule.steps]
+        self.stages = [
+            sketches[op].opening if self.storage.is_given(op.inputs[0]) else sketches[op].stage
+            for op in schedule.steps
+        ]
         # Streamed constants are in SRAM while their step runs, and those of all stages of a cascade together.
         self.constants = [sketches[op].constants if streamed else 0 for op in schedule.steps]
         self.lives = lives_of(self.storage, [(op,) for op in schedule.steps])
