@@ -16,9 +16,11 @@ from openneutron import (
     NeutronPartitioner,
     NeutronTargetSpec,
     OpenNeutronError,
+    compile_model,
     generate_neutron_compile_spec,
 )
 from openneutron.fx import op_name
+from openneutron.options import CompileOptions
 from openneutron.partition.partitioner import spellings
 from openneutron.run.program import load_program
 from tests.lowering import compute_nodes, delegate, look, output_steps, quantize
@@ -136,11 +138,36 @@ def test_misspelt_exclusion_is_an_error_with_a_suggestion() -> None:
     assert "aten::addmm" in error.value.diagnostic.hint
 
 
-def test_excluding_what_passes_have_rewritten_says_so() -> None:
+def test_excluding_what_is_not_there_says_so() -> None:
     inputs = _inputs(2, 8)
-    with pytest.raises(OpenNeutronError, match="no 'aten::flip' is left in the program") as error:
+    with pytest.raises(OpenNeutronError, match="there is no 'aten::flip' in the program") as error:
         look(quantize(Sums(), [inputs]), inputs, _spec(operators_not_to_delegate=["aten::flip"]))
     assert error.value.diagnostic.code == "ON105"
+
+
+class Rewritten(nn.Module):
+    """Operators that passes write as others: products, choices, arithmetic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Conv2d(3, 6, 3, padding=1), nn.LayerNorm(6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x).cumsum(2).flip(3)
+        return self.norm(y.permute(0, 2, 3, 1))
+
+
+@pytest.mark.parametrize("names", [("cumsum",), ("flip", "layer_norm"), ("linear", "permute", "transpose")])
+def test_excluding_what_passes_rewrite_excludes_what_they_wrote(names: tuple[str, ...]) -> None:
+    torch.manual_seed(0)
+    inputs, excluded = _inputs(1, 3, 6, 6), [f"aten::{name}" for name in names]
+    quantized = quantize(Rewritten(), [inputs])
+    partitioner = look(quantized, inputs, _spec(operators_not_to_delegate=excluded))
+    reasons = {r.reject.reason for r in partitioner.rejected if r.reject.code == "ON204"}
+    assert reasons >= {f"The user excludes {name}" for name in excluded if name != "aten::transpose"}
+    options = CompileOptions(operators_not_to_delegate=tuple(excluded))
+    program = compile_model(quantized, inputs, options=options)  # which compares what it computes
+    assert any(r.reject.code == "ON204" for r in program.rejected)
 
 
 def test_check_op_support_can_refuse_a_node() -> None:

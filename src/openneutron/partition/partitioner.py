@@ -233,8 +233,7 @@ class TablePartitioner(Partitioner):
 
     def _excluded(self, node: Node) -> Reject | None:
         # What the user wrote may be the operator before it was decomposed: conv2d is convolution here.
-        names = spellings(op_name(node)).union(*map(spellings, _ancestor_ops(node)))
-        match = next((n for n in self.options.operators_not_to_delegate if n in names), None)
+        match = next((n for n in self.options.operators_not_to_delegate if n in _names(node)), None)
         if match is not None:
             return Reject("ON204", f"The user excludes {match}", "Remove it from operators_not_to_delegate.")
         if self._check_op_support is not None and not self._check_op_support(node):
@@ -243,14 +242,15 @@ class TablePartitioner(Partitioner):
 
     def _check_excluded(self, program: ExportedProgram) -> None:
         """A misspelt name would silently exclude nothing."""
-        known = {s for n in program.graph.nodes for s in spellings(op_name(n))}
+        if not self.options.operators_not_to_delegate:
+            return
+        known = set().union(*map(_names, program.graph.nodes))
         known |= {s for spec in TABLE for name in spec.names for s in spellings(name)}
         for name in self.options.operators_not_to_delegate:
             if name not in known:
                 if name.startswith("aten::") and hasattr(torch.ops.aten, name[6:].split(".")[0]):
-                    fail("ON105", "operators_not_to_delegate", f"no '{name}' is left in the program",
-                         "If the model has it, passes have written it as other operators: name those; "
-                         "the report lists every node.")  # fmt: skip
+                    fail("ON105", "operators_not_to_delegate", f"there is no '{name}' in the program",
+                         "The report lists every node.")  # fmt: skip
                 close = nearest(name, (k for k in known if "::" in k and "." not in k)).split(" Known:")[0]
                 hint = close if close.startswith("Did") else "openneutron ops lists the operators."
                 fail("ON105", "operators_not_to_delegate", f"there is no operator '{name}'", hint)
@@ -292,6 +292,11 @@ def _ancestry(node: Node) -> list[str]:
 def _ancestor_ops(node: Node) -> set[str]:
     """The operators those nodes called."""
     return {source.target for source in sources(node) if source.target.startswith("aten.")}
+
+
+def _names(node: Node) -> set[str]:
+    """What the user may call a node's operator, or the one that was decomposed or rewritten into it."""
+    return spellings(op_name(node)).union(*map(spellings, _ancestor_ops(node)))
 
 
 def _aliases(op: torch._ops.OpOverload) -> bool:

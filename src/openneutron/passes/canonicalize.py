@@ -9,7 +9,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from openneutron.fx import bind_args, is_float, op_name, overload, same_shape, same_strides, tensor_of
-from openneutron.passes.graph import add_constant, constant, insert
+from openneutron.passes.graph import add_constant, change_call, constant, insert
 from openneutron.passes.patterns import only_user
 
 aten = torch.ops.aten
@@ -176,7 +176,7 @@ def normalize_bounds(model: GraphModule) -> bool:
         if new_low is None and new_high is None:
             node.replace_all_uses_with(args["self"])
         else:
-            node.target, node.args, node.kwargs = aten.clamp.default, (args["self"], new_low, new_high), {}
+            change_call(node, aten.clamp.default, (args["self"], new_low, new_high))
         changed = True
     return changed
 
@@ -214,7 +214,7 @@ def replace_scalars(model: GraphModule) -> bool:
     for node in list(model.graph.nodes):
         if op_name(node) in ("aten.rsub.Scalar", "aten.rsub.Tensor") and is_float(node):
             args = bind_args(node)
-            node.target, node.args, node.kwargs = aten.sub.Tensor, (args["other"], args["self"]), {}
+            change_call(node, aten.sub.Tensor, (args["other"], args["self"]))
             _scale_operand(model, node, args["alpha"])
             changed = True
         if op_name(node) in ARITHMETIC and is_float(node):
@@ -226,8 +226,7 @@ def _replace_scalars_of(model: GraphModule, node: Node) -> bool:
     args = bind_args(node)
     if all(isinstance(args[name], Node) for name in ("self", "other")) and args.get("alpha", 1) == 1:
         return False
-    node.target, node.kwargs = ARITHMETIC[op_name(node)], {}
-    node.args = (args["self"], args["other"])
+    change_call(node, ARITHMETIC[op_name(node)], (args["self"], args["other"]))
     _scale_operand(model, node, args.get("alpha", 1))
     node.args = tuple(n if isinstance(n, Node) else _scalar(model, node, n) for n in node.args)
     return True
@@ -265,7 +264,7 @@ def replace_constant_division(model: GraphModule) -> bool:
             and bool((divisor != 0).all())
         ):
             inverse = add_constant(model, node, divisor.reciprocal(), "reciprocal")
-            node.target, node.args = aten.mul.Tensor, (node.args[0], inverse)
+            change_call(node, aten.mul.Tensor, (node.args[0], inverse))
             changed = True
     return changed
 

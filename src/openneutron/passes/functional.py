@@ -179,10 +179,16 @@ def name_outputs(program: ExportedProgram) -> None:
             spec.arg.name = node.name
 
 
+_RESHAPED = ("aten.view_copy.default", "aten.view.default", "aten._unsafe_view.default")
+
+
 def restore_view(node: Node) -> None:
-    """Let a copy that ExecuTorch will be given be a view again: it decomposes views, not their copies."""
+    """Let a copy that ExecuTorch will be given be a view again: it decomposes views, not their copies.
+
+    Another shape is `reshape`: what was a copy before it, and contiguous, is a view again, too.
+    """
     op = overload(node)
-    if op is torch.ops.aten.view_copy.default:
+    if op_name(node) in _RESHAPED:
         node.target = torch.ops.aten.reshape.default
     elif op is not None and (packet := op._schema.name.removeprefix("aten::")).endswith("_copy"):
         view = getattr(getattr(torch.ops.aten, packet.removesuffix("_copy"), None), op._overloadname, None)

@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
+from torch.fx.traceback import NodeSource, NodeSourceAction
 
 from openneutron.fx import bind_args
 
@@ -72,6 +73,21 @@ def infer(node: Node) -> None:
 def copy_provenance(source: Node, target: Node) -> None:
     """Let a new node stand where an old one stood in the user's program."""
     target.meta.update({key: source.meta[key] for key in _PROVENANCE if key in source.meta})
+    target.meta["from_node"] = [_source(source)]
+
+
+def change_call(node: Node, target: OpOverload, args: tuple[Any, ...], kwargs: Any = None) -> None:
+    """Let a node call something else, and remember what it called."""
+    node.meta["from_node"] = [_source(node)]
+    node.target, node.args, node.kwargs = target, args, kwargs or {}
+
+
+def _source(node: Node) -> NodeSource:
+    """A node as torch.export records where nodes come from: users may name operators that were rewritten."""
+    source = NodeSource(None, "openneutron", NodeSourceAction.REPLACE)
+    source.node_info = NodeSource.NodeInfo(node.name, str(node.target), id(node.graph))
+    source.from_node = node.meta.get("from_node", [])  # NodeSource itself would copy all of it
+    return source
 
 
 def trace(

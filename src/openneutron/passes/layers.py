@@ -9,7 +9,15 @@ from torch.fx import GraphModule, Node
 
 from openneutron import ops
 from openneutron.fx import bind_args, op_name, tensor_of
-from openneutron.passes.graph import add_constant, constant, constants_only, copy_provenance, infer, insert
+from openneutron.passes.graph import (
+    add_constant,
+    change_call,
+    constant,
+    constants_only,
+    copy_provenance,
+    infer,
+    insert,
+)
 from openneutron.passes.patterns import is_fusible_activation, only_user
 
 aten = torch.ops.aten
@@ -27,7 +35,7 @@ def rewrite_constant_matmul(model: GraphModule) -> bool:
         if matrix is None or matrix.dim() != 2:
             continue
         weight = insert(node, aten.t.default, (node.args[1],), like=node)
-        node.target, node.args = aten.linear.default, (node.args[0], weight)
+        change_call(node, aten.linear.default, (node.args[0], weight))
         changed = True
     return changed
 
@@ -126,7 +134,7 @@ def _separate_addmm(model: GraphModule, node: Node, constants: set[Node]) -> boo
     bias, plain = args["self"], args["alpha"] == 1 and args["beta"] == 1
     if plain and args["mat2"] in constants and _is_per_channel(node, bias, constants, -1):
         return False
-    node.target, node.args, node.kwargs = aten.mm.default, (args["mat1"], args["mat2"]), {}
+    change_call(node, aten.mm.default, (args["mat1"], args["mat2"]))
     result = node
     if args["alpha"] != 1:
         with model.graph.inserting_after(node):
