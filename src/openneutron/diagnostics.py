@@ -86,7 +86,7 @@ CODES: dict[str, CodeInfo] = {
     "ON105": CodeInfo(
         "unknown operator name",
         "An operator named in operators_not_to_delegate exists neither in the program nor in the "
-        "operator table. "
+        "operator table nor in PyTorch. "
         "Names are matched exactly: 'aten::add' means add, never addmm.",
     ),
     "ON106": CodeInfo("unknown model", "The name is neither a model of the zoo nor one of its aliases."),
