@@ -159,3 +159,36 @@ def test_a_softmax_that_the_kernel_refuses_stays_float() -> None:
     operators = inspect_program(made.pte).methods["forward"].operators
     assert "aten::_softmax.out" in operators and "cortex_m::softmax.out" not in operators
     assert np.isclose(load_program(made.pte).run((sample,))[0].sum(), 1, atol=1e-3)
+
+
+class Joined(torch.nn.Module):
+    """A ReLU whose result shares its range, below zero too, with what it is concatenated to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Conv2d(4, 4, 3), torch.nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.first(x))
+        return torch.cat([y, self.second(y)], 1)
+
+
+class Shifted(torch.nn.Module):
+    """A constant of two dimensions between permutations of four: it is permuted with them, as broadcast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = torch.nn.Parameter(torch.randn(6, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x.permute(0, 2, 3, 1) + self.shift).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize(("network", "quantized"), [(Joined, True), (Shifted, False)])
+def test_what_executorchs_passes_lose_is_kept(network: type[torch.nn.Module], quantized: bool) -> None:
+    torch.manual_seed(0)
+    samples = [(torch.randn(1, 4, 5, 6),) for _ in range(2)]
+    made = compile_model(  # which compares what it computes
+        network().eval(), samples[0], calibration=samples if quantized else None, recipe="cortex-m"
+    )
+    assert "aten::convolution.out" not in inspect_program(made.pte).methods["forward"].operators

@@ -8,8 +8,13 @@ import torch
 from executorch.backends.arm._passes import ArmPass
 from executorch.backends.cortex_m.edge_compile_config import cortex_m_edge_compile_config
 from executorch.backends.cortex_m.passes import AtenToCortexMPass, CortexMPassManager
+from executorch.backends.cortex_m.passes.activation_fusion_pass import ActivationFusionPass
 from executorch.backends.cortex_m.passes.explicit_layout_pass import ValidateCortexMExplicitLayoutPass
+from executorch.backends.cortex_m.passes.passes_utils import get_activation_bounds, quantize_val
 from executorch.backends.transforms.remove_getitem_op import RemoveGetItemPass
+from executorch.backends.transforms.remove_permutes_around_elementwise_ops import (
+    RemovePermutesAroundElementwiseOps,
+)
 from executorch.exir import EdgeCompileConfig
 from executorch.exir.dialects._ops import ops as edge_ops
 from executorch.exir.pass_base import (
@@ -20,7 +25,7 @@ from executorch.exir.pass_base import (
     ProxyValue,
 )
 from torch.export import ExportedProgram
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from openneutron.backends import DEFAULT_CORE
@@ -72,9 +77,64 @@ class RemoveUnreadIndices(ExportPass):
         return PassResult(graph_module, changed)
 
 
+class FuseActivations(ActivationFusionPass):
+    """Fuses an activation also where its result has a wider range than it, as one that is concatenated may.
+
+    ExecuTorch's own pass then leaves the layer before it without a range of its own, computing with integers
+    as if they were what they stand for. The layer's kernel takes bounds, whatever the range.
+    """
+
+    def _get_validated_qparams(self, node: Node, input_node: Node) -> dict[str, Any] | None:
+        found = node.meta.get("output_qparams", {}).get(0)
+        bounds = (
+            None if node.target is edge_ops.edge.aten.hardsigmoid.default else get_activation_bounds(node)
+        )
+        if found is None or bounds is None or input_node.target in self.MAX_POOL_OPS or found.per_channel:
+            return super()._get_validated_qparams(node, input_node)
+        low, high = (
+            limit
+            if bound is None
+            else int(quantize_val(bound, found.scale, found.zp, found.qmin, found.qmax))
+            for bound, limit in zip(bounds, (found.qmin, found.qmax), strict=True)
+        )
+        return {**found._asdict(), "qmin": low, "qmax": high}
+
+
+class RemovePermutes(RemovePermutesAroundElementwiseOps):
+    """Permutes constants of fewer dimensions as broadcast; ExecuTorch's own pass only reshapes them."""
+
+    def permute_subgraph(self, subgraph: Any) -> bool:
+        """Take the permutations around these operators away; says whether it did."""
+        low = [
+            (source, user, order)
+            for source, user in subgraph.constant_edges_in
+            if source.meta["val"].dim()
+            < len(order := subgraph.node_end_permute.get(user, subgraph.end_permute))
+        ]
+        if any(source not in user.all_input_nodes for source, user, _ in low):
+            return False  # changed with operators before these
+        subgraph.constant_edges_in -= {(source, user) for source, user, _ in low}
+        if not super().permute_subgraph(subgraph):
+            return False
+        aten = edge_ops.edge.aten
+        for source, user, order in low:
+            shape = list(source.meta["val"].shape)
+            with user.graph.inserting_before(user):
+                whole = [1] * (len(order) - len(shape)) + shape
+                viewed = user.graph.call_function(aten.view_copy.default, (source, whole))
+                permuted = user.graph.call_function(aten.permute_copy.default, (viewed, list(order)))
+            user.replace_input_with(source, permuted)
+        return True
+
+
+_OURS: dict[Any, type[ExportPass]] = {
+    RemoveGetItemPass: RemoveUnreadIndices,
+    ActivationFusionPass: _knows_products(FuseActivations),
+    RemovePermutesAroundElementwiseOps: _knows_products(RemovePermutes),
+}
 # The check among them refuses programs with a float convolution; we know that one has its portable kernel.
 _PASSES = [
-    RemoveUnreadIndices if kind is RemoveGetItemPass else _knows_products(kind)
+    _OURS.get(kind) or _knows_products(kind)
     for kind in CortexMPassManager.explicit_layout_pass_list
     if kind is not ValidateCortexMExplicitLayoutPass
 ]
