@@ -3,7 +3,8 @@
 All are timed in turns, many times, in one process; the best run counts. One thread: CPU seconds of the
 calling thread, so that other work on the machine does not count. Two threads: seconds on the clock, for which
 the machine must have two idle cores, in longer turns: threads need a few runs to find their data again.
-Outputs are compared with the reference before anything is timed.
+Outputs are compared with the reference before anything is timed. Samples per second: single runs, one after
+the other, then all samples in one call, which two threads share.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from openneutron.target import find_target
 
 ROUNDS, AT_ONCE = 60, 4
 THREAD_ROUNDS, THREADS_AT_ONCE = 10, 24
+BATCH_SECONDS = 0.02  # what a batch takes, about
 Run = Callable[[], object]
 HEAD = f"{'ours ms':>9}{'XNN ms':>9}{'ref ms':>9}{'x ref':>8}{'x XNN':>9}{'(median)':>10}"
 
@@ -64,6 +66,27 @@ def measure(name: str, graph: Graph) -> None:
     )
     print(f"{'':<24}{2:>3}{two:>9.3f}{xnn_two:>9.3f}{'':>17}{xnn_two / two:>9.2f}{'':>10}"
           f"   {alone / two:.2f} x one thread (XNNPACK {xnn_alone / xnn_two:.2f})")  # fmt: skip
+    _batches(name, models, inputs, one)
+
+
+def _batches(name: str, models: Sequence[NativeModel], inputs: Sequence[np.ndarray], one: float) -> None:
+    """Print how many samples are done in a second."""
+    count = max(4, round(BATCH_SECONDS / (one * 1e-3)))
+    samples = [np.stack([x] * count) for x in inputs]
+    singles = [[x[i] for x in samples] for i in range(count)]
+    wanted = models[0].run(inputs)
+    for model in models:
+        for want, got in zip(wanted, model.run_batch(samples), strict=True):
+            assert all(np.array_equal(want, found) for found in got), f"{name}: outputs of the batch differ"
+
+    def run_singles() -> None:
+        for sample in singles:
+            models[0].run(sample)
+
+    runs: list[Run] = [run_singles, *(lambda m=m: m.run_batch(samples) for m in models)]  # type: ignore[misc]
+    rates = [count / best * 1e3 for best, _ in milliseconds(runs, time.perf_counter, 3, 2)]
+    print(f"{'':<24}{'':>3}   samples/s: {rates[0]:,.0f} in single runs, {rates[1]:,.0f} in one call, "
+          f"{rates[2]:,.0f} with two threads ({rates[2] / rates[0]:.2f} x single runs)")  # fmt: skip
 
 
 def main() -> None:

@@ -52,7 +52,7 @@ static uint64_t split_window(NeutronSplit *s, const NeutronWindowForm *p, uint32
         s->axis = NEUTRON_AXIS_CHANNELS;
         s->each = POOL_CHANNELS;
         s->count = w->out_c;
-    } else if (is_line(s->kind, p)) {
+    } else if (rows % most != 0 && is_line(s->kind, p)) { /* else by rows, as layers before and behind it are */
         s->axis = NEUTRON_AXIS_PIXELS;
         s->count = rows * w->out_w;
     }

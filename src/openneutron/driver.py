@@ -11,6 +11,9 @@ import numpy as np
 from openneutron.compiler.microcode.format import ALIGNMENT
 from openneutron.diagnostics import fail
 
+LINE = 128
+"""Bytes that a host's caches move together; a multiple of ALIGNMENT."""
+assert LINE % ALIGNMENT == 0
 LIBRARY = Path(__file__).resolve().parent / "_native" / "libneutron.so"
 
 
@@ -71,9 +74,9 @@ def load(path: Path = LIBRARY) -> ctypes.CDLL:
 
 
 def aligned(size: int) -> np.ndarray:
-    """Bytes whose address is a multiple of 16."""
-    raw = np.empty(size + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
+    """Bytes at an address as the driver needs it, and as the host's caches like it."""
+    raw = np.empty(size + LINE, np.uint8)
+    start = -raw.ctypes.data % LINE
     return raw[start : start + size]
 
 

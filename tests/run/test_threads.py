@@ -178,6 +178,23 @@ def test_result_is_the_same(threads: int) -> None:
     _check(threads, times=20)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_batch_is_one_call_with_the_bits_of_single_runs(threads: int) -> None:
+    compiled, inputs, wanted = _case()
+    model = NativeModel(compiled.microcode, compiled.weights, threads=threads)
+    many = [np.stack([x[0] for x in inputs] * 5)]
+    (found,) = model.run_batch(many)
+    assert len(found) == 5 * len(inputs)
+    for i, got in enumerate(found):
+        np.testing.assert_array_equal(wanted[i % len(inputs)][0].reshape(got.shape), got)
+    (none,) = model.run_batch([many[0][:0]])
+    assert len(none) == 0
+    with pytest.raises(OpenNeutronError, match="input 0 is int8"):
+        model.run_batch([many[0][0]])
+    with pytest.raises(OpenNeutronError, match="2 inputs given"):
+        model.run_batch(many * 2)
+
+
 def test_models_share_a_pool() -> None:
     """Runs at the same time: one has the threads, the others work alone."""
     with ThreadPoolExecutor(4) as executor:

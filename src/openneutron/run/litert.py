@@ -32,6 +32,10 @@ class LiteRTProgram:
         """The outputs for these inputs, in the model's order."""
         return self._native.run(inputs)
 
+    def run_batch(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The outputs of many samples, the first dimension of every input and output, in one call."""
+        return self._native.run_batch(inputs)
+
 
 def load_litert(
     source: Path | str | bytes, options: CompileOptions | None = None, threads: int | None = None

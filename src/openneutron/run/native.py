@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
@@ -55,6 +56,22 @@ class _Run(ctypes.Structure):
     )
 
 
+class _Batch(ctypes.Structure):
+    """NeutronBatch of neutron_batch.h."""
+
+    _fields_ = (
+        ("inputs", _BUFFERS),
+        ("input_count", ctypes.c_size_t),
+        ("outputs", _BUFFERS),
+        ("output_count", ctypes.c_size_t),
+        ("count", ctypes.c_size_t),
+        ("scratch", Buffer),
+        ("prefetch", Buffer),
+        ("areas", ctypes.c_uint32),
+        ("threads", ctypes.c_void_p),
+    )
+
+
 @cache
 def _threads(library: Path, count: int) -> int | None:
     """Threads for runs, shared by all models of the process; None for one thread."""
@@ -99,6 +116,7 @@ class NativeModel:
         # Made once: asking NumPy for the address of an array takes as long as a small layer.
         self._inputs = [_aligned_array(shape, dtype) for shape, dtype in self.inputs]
         self._outputs = [_aligned_array(shape, dtype) for shape, dtype in self.outputs]
+        self._ports = [(own, own.shape, own.dtype) for own in self._inputs]
         arrays = [*self._inputs, *self._outputs]
         self._buffers = (Buffer * len(arrays))(*map(buffer_of, arrays))
         self._run_arguments = _Run(
@@ -111,6 +129,8 @@ class NativeModel:
             None,
             _threads(library, thread_count(threads)),
         )
+        self._thread_count = thread_count(threads)
+        self._start = self._library.neutron_run
         self._call = (ctypes.byref(self._model), ctypes.byref(self._run_arguments))
 
     @property
@@ -125,7 +145,51 @@ class NativeModel:
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs for these inputs, which must have the model's shapes and types."""
-        return self._run(inputs, None)
+        if len(inputs) != len(self._ports):
+            self._refuse(inputs)
+        for array, (own, shape, dtype) in zip(inputs, self._ports):  # noqa: B905 (a check takes longer)
+            if array.shape != shape or array.dtype != dtype:
+                self._refuse(inputs)
+            own[...] = array
+        self._check(self._start(*self._call))
+        return [array.copy() for array in self._outputs]
+
+    def run_batch(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The outputs of many samples in one call; they are the first dimension of every input and output.
+
+        Threads share whole samples, each with memory of its own.
+        """
+        counts = sorted({len(array) for array in inputs})
+        if len(inputs) != len(self._ports):
+            self._refuse(inputs)
+        if len(counts) != 1:
+            fail("ON503", self._name, f"inputs have {' and '.join(map(str, counts)) or 'no'} samples")
+        (count,) = counts
+        samples = [np.broadcast_to(array.dtype.type(), array.shape[1:]) for array in inputs]
+        if any(a.shape != s or a.dtype != d for a, (_, s, d) in zip(samples, self._ports, strict=True)):
+            self._refuse(samples)
+        given = [np.ascontiguousarray(array) for array in inputs]
+        found = [_aligned_array((count, *shape), dtype) for shape, dtype in self.outputs]
+        areas = max(1, min(self._thread_count, count))
+        area_bytes = self._library.neutron_area_bytes
+        area_bytes.restype = ctypes.c_size_t
+        scratch, prefetch = (
+            aligned(areas * area_bytes(ctypes.c_uint32(size)))
+            for size in (self.scratch_bytes, self.prefetch_bytes)
+        )
+        batch = _Batch(
+            (Buffer * len(given))(*map(buffer_of, given)),
+            len(given),
+            (Buffer * len(found))(*map(buffer_of, found)),
+            len(found),
+            count,
+            buffer_of(scratch),
+            buffer_of(prefetch),
+            areas,
+            self._run_arguments.threads,
+        )
+        self._check(self._library.neutron_run_batch(self._call[0], ctypes.byref(batch)))
+        return found
 
     def profile(self, inputs: Sequence[np.ndarray]) -> list[tuple[Kernel, float]]:
         """Run once; the kernel and the seconds of every call.
@@ -148,24 +212,26 @@ class NativeModel:
                 running[-1][1] += now - began
 
         hooks = _Hooks(None, _COPY(), _WAIT(), _TRACE(trace))
-        self._run(inputs, ctypes.pointer(hooks))
+        self._run_arguments.hooks = ctypes.pointer(hooks)
+        try:
+            self.run(inputs)
+        finally:
+            self._run_arguments.hooks = None
         return [(kernels[call], times[call]) for call in sorted(times)]
 
-    def _run(self, inputs: Sequence[np.ndarray], hooks: ctypes._Pointer[_Hooks] | None) -> list[np.ndarray]:
-        if len(inputs) != len(self.inputs):
-            fail("ON503", self._name, f"{len(inputs)} inputs given, the model has {len(self.inputs)}")
-        for array, own in zip(inputs, self._inputs, strict=True):
-            if array.shape != own.shape or array.dtype != own.dtype:
-                index = next(i for i, a in enumerate(inputs) if a is array)
-                given = f"input {index} is {array.dtype}{list(array.shape)}"
-                fail("ON503", self._name, f"{given}, the model takes {own.dtype}{list(own.shape)}")
-            own[...] = array
-        if hooks is not None or self._run_arguments.hooks:
-            self._run_arguments.hooks = hooks
-        status = self._library.neutron_run(*self._call)
+    def _check(self, status: int) -> None:
         if status:
             fail("ON503", self._name, message(self._library, self._model, status))
-        return [array.copy() for array in self._outputs]
+
+    def _refuse(self, inputs: Sequence[np.ndarray]) -> NoReturn:
+        """Say what is wrong with these inputs."""
+        if len(inputs) != len(self._ports):
+            fail("ON503", self._name, f"{len(inputs)} inputs given, the model has {len(self._ports)}")
+        pairs = enumerate(zip(inputs, self._ports, strict=True))
+        wrong = ((i, a, s, d) for i, (a, (_, s, d)) in pairs if a.shape != s or a.dtype != d)
+        i, array, shape, dtype = next(wrong)
+        given = f"input {i} is {array.dtype}{list(array.shape)}"
+        fail("ON503", self._name, f"{given}, the model takes {dtype}{list(shape)}")
 
 
 def _described(d: Descriptor) -> tuple[tuple[int, ...], np.dtype]:
