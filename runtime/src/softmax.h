@@ -86,6 +86,22 @@ static inline int32_t neutron_exponential(const NeutronSoftmax *p, const int32_t
                         : neutron_exp_negative(neutron_scaled_difference(p, difference));
 }
 
+/* What a value with this exponential has of a row: `scale` is one over the sum, in Q0.31 with `bits` to drop. */
+static inline int8_t neutron_softmax_share(int32_t exponential, int32_t scale, uint32_t bits) {
+    int32_t share = neutron_high_mul(scale, exponential);
+    return (int8_t)neutron_clamp((bits < 32u ? neutron_shift_right(share, bits) : 0) - 128, -128, 127);
+}
+
+/* The results of a row with more values than there are differences: each is computed once. */
+static inline void neutron_softmax_long(const NeutronSoftmax *p, const int32_t *exponentials, int32_t largest,
+                                        int32_t scale, uint32_t bits, const int8_t *in, int8_t *out) {
+    int8_t shares[NEUTRON_DIFFERENCES];
+    for (uint32_t i = 0; i < NEUTRON_DIFFERENCES; ++i) {
+        shares[i] = neutron_softmax_share(exponentials[i], scale, bits);
+    }
+    for (uint32_t i = 0; i < p->depth; ++i) out[i] = shares[(uint8_t)(largest - in[i])];
+}
+
 /* One row; `exponentials` from neutron_softmax_table, or null. */
 static inline void neutron_softmax_row(const NeutronSoftmax *p, const int32_t *exponentials, const int8_t *in,
                                        int8_t *out) {
@@ -94,19 +110,21 @@ static inline void neutron_softmax_row(const NeutronSoftmax *p, const int32_t *e
     uint32_t sum = 0; /* Q12.19 */
     for (uint32_t i = 0; i < p->depth; ++i) {
         int32_t difference = in[i] - largest;
-        if (difference < p->diff_min) continue;
+        if (exponentials == NULL && difference < p->diff_min) continue; /* in the table it is 0 */
         sum += (uint32_t)neutron_shift_right(neutron_exponential(p, exponentials, difference), 12);
     }
     uint32_t headroom = neutron_leading_zeros(sum);
     int32_t scale = neutron_reciprocal((int32_t)((sum << headroom) - (UINT32_C(1) << 31)));
     uint32_t bits = 12u - headroom + 31u - 8u;
+    if (exponentials != NULL && p->depth >= NEUTRON_DIFFERENCES) {
+        neutron_softmax_long(p, exponentials, largest, scale, bits, in, out);
+        return;
+    }
     for (uint32_t i = 0; i < p->depth; ++i) {
-        int32_t difference = in[i] - largest, result = -128;
-        if (difference >= p->diff_min) {
-            int32_t share = neutron_high_mul(scale, neutron_exponential(p, exponentials, difference));
-            result = neutron_clamp((bits < 32u ? neutron_shift_right(share, bits) : 0) - 128, -128, 127);
-        }
-        out[i] = (int8_t)result;
+        int32_t difference = in[i] - largest;
+        out[i] = difference < p->diff_min
+                     ? -128
+                     : neutron_softmax_share(neutron_exponential(p, exponentials, difference), scale, bits);
     }
 }
 

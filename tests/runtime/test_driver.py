@@ -332,10 +332,10 @@ def test_callbacks_get_the_copies():
 
     hooks = native._Hooks(None, copy, wait, native._TRACE())
     x = np.arange(32, dtype=np.int8)
-    np.testing.assert_array_equal(model._run([x], ctypes.pointer(hooks))[0], x)
+    np.testing.assert_array_equal(model._run_with(hooks, [x])[0], x)
     assert log == [("copy", 0), ("wait", 0)]
     with pytest.raises(OpenNeutronError, match="callback reported an error"):
-        model._run([x], ctypes.pointer(hooks))
+        model._run_with(hooks, [x])
 
 
 def test_python_decodes_what_the_driver_takes():

@@ -212,12 +212,15 @@ class NativeModel:
                 running[-1][1] += now - began
 
         hooks = _Hooks(None, _COPY(), _WAIT(), _TRACE(trace))
+        self._run_with(hooks, inputs)
+        return [(kernels[call], times[call]) for call in sorted(times)]
+
+    def _run_with(self, hooks: _Hooks, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         self._run_arguments.hooks = ctypes.pointer(hooks)
         try:
-            self.run(inputs)
+            return self.run(inputs)
         finally:
             self._run_arguments.hooks = None
-        return [(kernels[call], times[call]) for call in sorted(times)]
 
     def _check(self, status: int) -> None:
         if status:
