@@ -31,6 +31,7 @@ from openneutron.compiler.emit.stream import Chunk, Stream, plan_stream, stream_
 from openneutron.compiler.graph.fuse import fuse
 from openneutron.compiler.graph.fuse_conv import PLANAR
 from openneutron.compiler.graph.legalize import import_graph
+from openneutron.compiler.graph.projections import cut_projections
 from openneutron.compiler.memory.schedule import (
     MemoryPlan,
     Schedule,
@@ -58,6 +59,8 @@ from openneutron.litert.ir import Graph, Op, Tensor
 from openneutron.options import CompileOptions
 from openneutron.target import Target
 
+MOST_STEPS_AGAIN = 4_000  # of a network that is planned a second time in another form
+
 
 def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> CompiledGraph:
     """Compile a static int8 LiteRT graph for OpenNeutron's firmware on `target`."""
@@ -75,6 +78,11 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
         other, found = _with_pictures_copied(imported, schedule, target, options)
         if found is not None and found.scratch_bytes < plan.scratch_bytes:
             fused, plan = other, found
+            orders = partial(with_given_order, fused, plan.schedule, arena)
+    if small and len(plan.units) <= MOST_STEPS_AGAIN:
+        cut, found = _with_projections_cut(fused, schedule, plan, target, options)
+        if found is not None and found.scratch_bytes < plan.scratch_bytes:
+            fused, plan = cut, found
             orders = partial(with_given_order, fused, plan.schedule, arena)
     if options.fetch_constants_to_sram:
         try:
@@ -122,6 +130,21 @@ def _with_pictures_copied(
     fused = fuse(imported, planes=False)
     orders = with_given_order(fused, make_schedule(fused, True), True)
     return fused, smallest_plan(orders, target, options, network_cycles(planes, target))
+
+
+def _with_projections_cut(
+    fused: Graph, schedule: Schedule, plan: MemoryPlan, target: Target, options: CompileOptions
+) -> tuple[Graph, MemoryPlan | None]:
+    """The smallest plan if what recurrent layers read step by step is made in parts, where that is much."""
+    cut = cut_projections(fused, plan.scratch_bytes // 4)
+    if cut is None:
+        return fused, None
+    arena, whole = not options.keep_inputs, network_cycles(schedule, target)
+    for may_copy in (True, False):  # copies of every step may be more than the budget allows
+        orders = with_given_order(cut, make_schedule(cut, arena, may_copy), arena)
+        if (found := smallest_plan(orders, target, options, whole)) is not None:
+            return cut, found
+    return cut, None
 
 
 def _ports(tensors: Sequence[Tensor], inside: Sequence[Tensor], plan: MemoryPlan) -> tuple[Descriptor, ...]:

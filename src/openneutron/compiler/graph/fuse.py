@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from openneutron.compiler.graph.fuse_conv import (
     widen_depthwise_of_one,
 )
 from openneutron.compiler.graph.islands import form_islands
+from openneutron.compiler.graph.shapes import concat_axis, slice_of
 from openneutron.compiler.graph.tables import (
     IDENTITY,
     TABLE,
@@ -104,6 +107,43 @@ def fuse_activations(graph: Graph) -> Graph:
         return False
 
     return rewrite(graph, fuse_one)
+
+
+def read_parts(graph: Graph) -> Graph:
+    """A slice that takes just one part of a concatenation is that part: the last step of a recurrent layer.
+
+    Exact: a concatenation has its parts as they are, and a reshape in between moves no byte.
+    """
+
+    def take(g: Rewriter, op: Op) -> bool:
+        box = slice_of(op)
+        if box is None or not box.is_contiguous(op.operand(0).shape):
+            return False
+        chain = []  # from the slice up to the concatenation
+        tensor = op.operand(0)
+        while (made := g.maker(tensor, Builtin.RESHAPE, Builtin.CONCATENATION)) is not None:
+            chain.append(made)
+            if made.kind is Builtin.CONCATENATION:
+                break
+            tensor = made.operand(0)
+        if made is None or math.prod(made.output.shape[: concat_axis(made)]) != 1:
+            return False
+        ends = list(accumulate(made.operand(i).elements for i in range(len(made.inputs))))
+        first = box.flat_begin(op.operand(0).shape)
+        if first + op.output.elements not in ends:
+            return False
+        part, out = made.operand(ends.index(first + op.output.elements)), op.output
+        same = (part.elements, part.dtype, part.quant) == (out.elements, out.dtype, out.quant)
+        if not same or part.is_const or made.options.get("fusedActivationFunction"):
+            return False
+        shape = g.ints(f"{out.name}_shape", out.shape)
+        g.update(op, kind=Builtin.RESHAPE, inputs=[part, shape], options={"newShape": out.shape})
+        for link in chain:
+            if not g.readers(link.output) and not g.is_output(link.output):
+                g.remove(link)
+        return True
+
+    return rewrite(graph, take)
 
 
 def join_transposes(graph: Graph) -> Graph:
@@ -203,6 +243,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fuse_padding,
     tidy,  # fusion adds reshapes, and takes out what stood between others
     read_planes,
+    read_parts,
     tidy,
     join_transposes,
     read_unflattened,

@@ -78,15 +78,15 @@ class MemoryPlan:
         return max(0, self.scratch_bytes - self.schedule.storage.ports_bytes)
 
 
-def make_schedule(graph: Graph, arena: bool = False) -> Schedule:
+def make_schedule(graph: Graph, arena: bool = False, may_copy: bool = True) -> Schedule:
     """Share storage and choose the order with the least peak; in an `arena`, of inputs and outputs too.
 
     Sharing nearly always saves, but a concatenation's buffer exists from the first part on, and a slice keeps
-    the whole it is cut from; where copying gives a smaller peak, the op copies.
+    the whole it is cut from; where copying gives a smaller peak, the op copies if it may.
     """
     best = _ordered(graph, frozenset(), arena)
     copying: frozenset[Op] = frozenset()
-    for op in _doubtful(graph, best.storage):
+    for op in _doubtful(graph, best.storage) if may_copy else ():
         trial = _ordered(graph, copying | {op}, arena)
         if trial.order.peak < best.order.peak:
             best, copying = trial, copying | {op}
