@@ -17,6 +17,8 @@ COMMON = ("-std=c11", "-ffp-contract=off", *WARNINGS, *INCLUDES)
 AVX512 = ("-mavx2", "-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512vnni")
 VECTOR_FLAGS = {
     "avx2.c": ("-mavx2",),
+    "table_avx2.c": ("-mavx2",),
+    "table_vbmi.c": ("-mavx512f", "-mavx512bw", "-mavx512vbmi"),
     "vnni.c": AVX512,
     "depthwise_vnni.c": AVX512,
     "depthwise_narrow_vnni.c": AVX512,

@@ -11,31 +11,92 @@ static int32_t check(const NeutronMachine *machine, const NeutronCopyParams *p) 
     return neutron_check_strided(machine, p->output, p->dims, p->output_strides, size, NEUTRON_WRITE);
 }
 
-#define INNER (NEUTRON_MAX_RANK - 1u)
+/* Bytes that a caller passes on through registers: this is one load and one store where `bytes` is a constant. */
+static inline void copy_few(uint8_t *out, const uint8_t *in, size_t bytes) {
+    uint8_t kept[32];
+    memcpy(kept, in, bytes);
+    memcpy(out, kept, bytes);
+}
 
-static void copy_row(const uint8_t *in, ptrdiff_t in_stride, uint8_t *out, ptrdiff_t out_stride, uint32_t count,
-                     uint32_t size) {
-    if (in_stride == (ptrdiff_t)size && out_stride == (ptrdiff_t)size) {
-        memmove(out, in, (size_t)count * size);
+#define ROWS_OF(bytes)                                                                   \
+    case bytes:                                                                          \
+        for (uint32_t i = 0; i < rows; ++i)                                              \
+            copy_few(out + (ptrdiff_t)i * out_step, in + (ptrdiff_t)i * in_step, bytes); \
         return;
+
+/* `rows` runs of `bytes` bytes. */
+static void copy_rows(const uint8_t *in, ptrdiff_t in_step, uint8_t *out, ptrdiff_t out_step, uint32_t rows,
+                      size_t bytes) {
+    switch (bytes) {
+        ROWS_OF(1)
+        ROWS_OF(2)
+        ROWS_OF(4)
+        ROWS_OF(8)
+#if defined(__x86_64__) || defined(__aarch64__) /* what has such registers */
+        ROWS_OF(16)
+        ROWS_OF(24)
+        ROWS_OF(32)
+#endif
+        default:
+            for (uint32_t i = 0; i < rows; ++i) {
+                memmove(out + (ptrdiff_t)i * out_step, in + (ptrdiff_t)i * in_step, bytes);
+            }
     }
-    if (size == 1) {
-        for (uint32_t i = 0; i < count; ++i) out[(ptrdiff_t)i * out_stride] = in[(ptrdiff_t)i * in_stride];
-        return;
+}
+
+/* A layout without what it does not need: a run of bytes that lie side by side, and dims around it, the last ones first;
+ * dims that both sides pass through without a gap are one. */
+typedef struct {
+    size_t bytes;
+    uint32_t rank, dims[NEUTRON_MAX_RANK];
+    int32_t in[NEUTRON_MAX_RANK], out[NEUTRON_MAX_RANK];
+} Layout;
+
+static Layout simplify(const NeutronCopyParams *p) {
+    Layout l = {.bytes = p->element_bytes};
+    for (uint32_t d = NEUTRON_MAX_RANK; d-- > 0;) {
+        const uint32_t dim = p->dims[d];
+        const int32_t in = p->input_strides[d], out = p->output_strides[d];
+        if (dim == 1) continue;
+        if (l.rank == 0 && in >= 0 && out >= 0 && (size_t)in == l.bytes && (size_t)out == l.bytes) {
+            l.bytes *= dim;
+            continue;
+        }
+        const uint32_t last = l.rank - 1u;
+        if (l.rank > 0 && in == (int64_t)l.in[last] * l.dims[last] && out == (int64_t)l.out[last] * l.dims[last]) {
+            l.dims[last] *= dim;
+            continue;
+        }
+        l.dims[l.rank] = dim;
+        l.in[l.rank] = in;
+        l.out[l.rank] = out;
+        ++l.rank;
     }
-    for (uint32_t i = 0; i < count; ++i) memmove(out + (ptrdiff_t)i * out_stride, in + (ptrdiff_t)i * in_stride, size);
+    return l;
 }
 
 static int32_t run(const NeutronMachine *machine, const NeutronCopyParams *p) {
     const uint8_t *input = neutron_read(machine, p->input);
     uint8_t *output = neutron_write(machine, p->output);
+    Layout l = simplify(p);
+    if (l.rank == 0) {
+        memmove(output, input, l.bytes);
+        return NEUTRON_STATUS_OK;
+    }
     uint32_t index[NEUTRON_MAX_RANK] = {0};
-    do {
-        copy_row(input + neutron_offset(index, p->input_strides, INNER), p->input_strides[INNER],
-                 output + neutron_offset(index, p->output_strides, INNER), p->output_strides[INNER], p->dims[INNER],
-                 p->element_bytes);
-    } while (neutron_next(index, p->dims, INNER));
-    return NEUTRON_STATUS_OK;
+    for (;;) {
+        copy_rows(input, l.in[0], output, l.out[0], l.dims[0], l.bytes);
+        uint32_t d = 1;
+        for (; d < l.rank; ++d) { /* the next place: an address behind the last one is never formed */
+            if (++index[d] < l.dims[d]) break;
+            input -= (ptrdiff_t)(l.dims[d] - 1u) * l.in[d];
+            output -= (ptrdiff_t)(l.dims[d] - 1u) * l.out[d];
+            index[d] = 0;
+        }
+        if (d >= l.rank) return NEUTRON_STATUS_OK;
+        input += l.in[d];
+        output += l.out[d];
+    }
 }
 
 NEUTRON_KERNEL(neutron_copy, NeutronCopyParams, check, run)

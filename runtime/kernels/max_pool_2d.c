@@ -42,27 +42,38 @@ static inline const int8_t *row_of(const NeutronMaxPool2DParams *p, const int8_t
     return input + neutron_row_offset(&p->input, p->window.in_h, b, y) + (size_t)taps->x0 * p->input.pixel + c;
 }
 
+#ifdef VECTOR_BYTES
+/* One or two registers of channels, which the results never leave. */
+static inline __attribute__((always_inline)) void largest(const NeutronMaxPool2DParams *p, const int8_t *input,
+                                                          uint32_t b, const NeutronTaps *taps, uint32_t c,
+                                                          uint32_t registers, int8_t *out) {
+    Bytes first = all(p->clamp_min), second = first;
+    for (uint32_t y = taps->y0; y < taps->y1; ++y) {
+        const int8_t *in = row_of(p, input, b, y, taps, c);
+        for (uint32_t x = 0; x < taps->x1 - taps->x0; ++x) {
+            const int8_t *tap = in + (size_t)x * p->input.pixel;
+            first = larger(first, load(tap));
+            if (registers > 1) second = larger(second, load(tap + VECTOR_BYTES));
+        }
+    }
+    const Bytes limit = all(p->clamp_max);
+    first = ~larger(~first, ~limit);
+    second = ~larger(~second, ~limit);
+    memcpy(out + c, &first, sizeof first);
+    if (registers > 1) memcpy(out + c + VECTOR_BYTES, &second, sizeof second);
+}
+#endif
+
 static void pixel(const void *parameters, const int8_t *input, uint32_t b, uint32_t oy, uint32_t ox, int8_t *out) {
     const NeutronMaxPool2DParams *p = (const NeutronMaxPool2DParams *)parameters;
     const NeutronWindow *w = &p->window;
     NeutronTaps taps = neutron_pool_taps(w, oy, ox);
     uint32_t c0 = 0;
 #ifdef VECTOR_BYTES
-    for (; c0 + 2u * VECTOR_BYTES <= w->in_c; c0 += 2u * VECTOR_BYTES) { /* the results stay in registers */
-        Bytes first = all(p->clamp_min), second = first;
-        for (uint32_t y = taps.y0; y < taps.y1; ++y) {
-            const int8_t *in = row_of(p, input, b, y, &taps, c0);
-            for (uint32_t x = 0; x < taps.x1 - taps.x0; ++x) {
-                const int8_t *tap = in + (size_t)x * p->input.pixel;
-                first = larger(first, load(tap));
-                second = larger(second, load(tap + VECTOR_BYTES));
-            }
-        }
-        const Bytes limit = all(p->clamp_max);
-        first = ~larger(~first, ~limit);
-        second = ~larger(~second, ~limit);
-        memcpy(out + c0, &first, sizeof first);
-        memcpy(out + c0 + VECTOR_BYTES, &second, sizeof second);
+    for (; c0 + 2u * VECTOR_BYTES <= w->in_c; c0 += 2u * VECTOR_BYTES) largest(p, input, b, &taps, c0, 2, out);
+    if (c0 + VECTOR_BYTES <= w->in_c) {
+        largest(p, input, b, &taps, c0, 1, out);
+        c0 += VECTOR_BYTES;
     }
 #endif
     for (; c0 < w->in_c; c0 += NEUTRON_POOL_CHUNK) {

@@ -2,6 +2,8 @@
  *
  * `rows` runs of `length` bytes, `input_pitch` and `output_pitch` apart. In place is allowed.
  */
+#include "table.h"
+
 #include "kernel.h"
 
 static int32_t check(const NeutronMachine *machine, const NeutronTableParams *p) {
@@ -12,15 +14,27 @@ static int32_t check(const NeutronMachine *machine, const NeutronTableParams *p)
     return neutron_check_bytes(machine, p->output, more * p->output_pitch + p->length, 1, NEUTRON_WRITE);
 }
 
-static int32_t run(const NeutronMachine *machine, const NeutronTableParams *p) {
-    const uint8_t *in = neutron_read(machine, p->input);
-    const uint8_t *table = neutron_read(machine, p->table);
-    uint8_t *out = neutron_write(machine, p->output);
-    for (uint32_t r = 0; r < p->rows; ++r) {
-        const uint8_t *from = in + (size_t)r * p->input_pitch;
-        uint8_t *to = out + (size_t)r * p->output_pitch;
-        for (uint32_t i = 0; i < p->length; ++i) to[i] = table[from[i]];
+void neutron_table_rows_portable(const NeutronTableRows *t) {
+    for (uint32_t r = 0; r < t->rows; ++r) {
+        const uint8_t *from = t->in + r * t->in_pitch;
+        uint8_t *to = t->out + r * t->out_pitch;
+        for (uint32_t i = 0; i < t->length; ++i) to[i] = t->table[from[i]];
     }
+}
+
+#ifndef NEUTRON_VECTOR
+void neutron_table_rows(const NeutronTableRows *t) { neutron_table_rows_portable(t); }
+#endif
+
+static int32_t run(const NeutronMachine *machine, const NeutronTableParams *p) {
+    NeutronTableRows t = {.table = neutron_read(machine, p->table),
+                          .in = neutron_read(machine, p->input),
+                          .out = neutron_write(machine, p->output),
+                          .in_pitch = p->input_pitch,
+                          .out_pitch = p->output_pitch,
+                          .rows = p->rows,
+                          .length = p->length};
+    neutron_table_rows(&t);
     return NEUTRON_STATUS_OK;
 }
 

@@ -24,3 +24,5 @@ const NeutronProductCode *neutron_product_code(void) {
 void neutron_depthwise(const NeutronDepthwise *d) { neutron_depthwise_neon(d); }
 
 void neutron_add_row(const void *parameters, const NeutronRow *row) { neutron_add_row_neon(parameters, row); }
+
+void neutron_table_rows(const NeutronTableRows *t) { neutron_table_rows_neon(t); }

@@ -1,4 +1,4 @@
-/* Depthwise convolutions and ADD for any AArch64. */
+/* Depthwise convolutions, ADD and TABLE for any AArch64. */
 #include "neon.h"
 #include "vector/taps.h"
 
@@ -90,4 +90,35 @@ void neutron_add_row_neon(const void *parameters, const NeutronRow *row) {
     rest.out += i;
     rest.count -= i;
     neutron_add_row_portable(parameters, &rest);
+}
+
+/* A lookup gives 0, or leaves what is there, where the index is beyond its 64 entries. */
+static void lookup(const uint8x16x4_t table[4], const uint8_t *from, uint8_t *to) {
+    const uint8x16_t x = vld1q_u8(from), step = vdupq_n_u8(64);
+    uint8x16_t y = vqtbl4q_u8(table[0], x), index = x;
+#pragma GCC unroll 3
+    for (uint32_t i = 1; i < 4; ++i) {
+        index = vsubq_u8(index, step);
+        y = vqtbx4q_u8(y, table[i], index);
+    }
+    vst1q_u8(to, y);
+}
+
+void neutron_table_rows_neon(const NeutronTableRows *t) {
+    uint8x16x4_t table[4];
+    for (uint32_t i = 0; i < 4; ++i) {
+        for (uint32_t j = 0; j < 4; ++j) table[i].val[j] = vld1q_u8(t->table + 64u * i + 16u * j);
+    }
+    for (uint32_t r = 0; r < t->rows; ++r) {
+        const uint8_t *from = t->in + r * t->in_pitch;
+        uint8_t *to = t->out + r * t->out_pitch;
+        uint32_t i = 0;
+        for (; i + 16u <= t->length; i += 16u) lookup(table, from + i, to + i);
+        if (i < t->length) {
+            uint8_t last[16] = {0};
+            memcpy(last, from + i, t->length - i);
+            lookup(table, last, last);
+            memcpy(to + i, last, t->length - i);
+        }
+    }
 }

@@ -8,12 +8,14 @@
 
 #include "add.h"
 #include "depthwise.h"
+#include "table.h"
 #include "vector/product.h"
 
 #define NEUTRON_INLINE static inline __attribute__((always_inline))
 
 void neutron_depthwise_neon(const NeutronDepthwise *d);
 void neutron_add_row_neon(const void *parameters, const NeutronRow *row);
+void neutron_table_rows_neon(const NeutronTableRows *t);
 
 /* Multipliers and shifts of four channels; `right` is not positive. */
 typedef struct {

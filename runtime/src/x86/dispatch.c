@@ -2,6 +2,7 @@
  * remembering it would need a writable global. */
 #include "depthwise_rows.h"
 #include "scale_doubles.h"
+#include "table_rows.h"
 #include "vector/product.h"
 #include "x86.h"
 
@@ -71,5 +72,15 @@ void neutron_add_row(const void *parameters, const NeutronRow *row) {
         neutron_add_row_avx2(parameters, row);
     } else {
         neutron_add_row_portable(parameters, row);
+    }
+}
+
+void neutron_table_rows(const NeutronTableRows *t) {
+    if (has_vnni() && __builtin_cpu_supports("avx512vbmi")) {
+        neutron_table_rows_vbmi(t);
+    } else if (__builtin_cpu_supports("avx2")) {
+        neutron_table_rows_avx2(t);
+    } else {
+        neutron_table_rows_portable(t);
     }
 }
