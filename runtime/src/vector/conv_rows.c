@@ -162,8 +162,9 @@ static void cut_window(Plan *plan, const NeutronConv2DParams *p) {
     }
 }
 
-/* Decide how the window is read and what the memory is for; false if there is not enough. */
-static int make_plan(Plan *plan, const NeutronConv2DParams *p, int8_t *memory, size_t bytes) {
+/* Decide how the window is read and what the memory is for; false if there is not enough. `copied`: rows are copied even
+ * if they need no padding. */
+static int make_plan(Plan *plan, const NeutronConv2DParams *p, int copied, int8_t *memory, size_t bytes) {
     const NeutronWindow *w = &p->window;
     Rows *r = &plan->rows;
     r->x = -w->pad_left;
@@ -171,7 +172,8 @@ static int make_plan(Plan *plan, const NeutronConv2DParams *p, int8_t *memory, s
     r->span = (w->kernel_h - 1u) * w->dilation_h + 1u;
     int32_t top = (int32_t)(w->y0 * w->stride_h) - w->pad_top;
     int32_t bottom = (int32_t)((w->y1 - 1u) * w->stride_h) - w->pad_top + (int32_t)r->span;
-    r->direct = r->x >= 0 && r->x + (int32_t)r->columns <= (int32_t)w->in_w && top >= 0 && bottom <= (int32_t)w->in_h;
+    r->direct = !copied && r->x >= 0 && r->x + (int32_t)r->columns <= (int32_t)w->in_w && top >= 0 &&
+                bottom <= (int32_t)w->in_h;
     cut_window(plan, p);
     uint64_t parts = (uint64_t)w->kernel_h * plan->columns_apart * r->planes;
     if (parts > MAX_PARTS) return 0;
@@ -213,7 +215,10 @@ int neutron_conv_rows(const NeutronMachine *machine, const NeutronConv2DParams *
     plan.rows.planes = planes;
     plan.rows.plane = plane;
     plan.code = neutron_product_code();
-    if (plan.code == NULL || !make_plan(&plan, p, memory, bytes)) return 0;
+    if (plan.code == NULL) return 0;
+    /* Flipped once, and not for each window they are in. */
+    int copied = plan.code->flip != 0 && w->kernel_h * w->kernel_w > 1u;
+    if (!(copied && make_plan(&plan, p, 1, memory, bytes)) && !make_plan(&plan, p, 0, memory, bytes)) return 0;
     plan.rows.w = w;
     plan.rows.view = &p->input;
     plan.rows.input = (const int8_t *)neutron_read(machine, p->input.ref);

@@ -89,6 +89,15 @@ static inline void neutron_for_positive16(NeutronRightScale16 *s) {
     s->odd_add = _mm512_add_epi64(s->odd_add, one);
 }
 
+/* Let the short way add a number to its results, for |number| < 2^8 and a shift of at most 22. */
+static inline void neutron_add_before16(NeutronRightScale16 *s, int32_t number) {
+    const __m512i bits = _mm512_set1_epi64(63), wide = _mm512_set1_epi64(number);
+    const __m512i even = _mm512_add_epi64(_mm512_and_si512(s->right, bits), _mm512_set1_epi64(32));
+    const __m512i odd = _mm512_add_epi64(_mm512_srli_epi64(s->right, 32), _mm512_set1_epi64(32));
+    s->even_add = _mm512_add_epi64(s->even_add, _mm512_sllv_epi64(wide, even));
+    s->odd_add = _mm512_add_epi64(s->odd_add, _mm512_sllv_epi64(wide, odd));
+}
+
 /* What the short way needs for eight channels, in 256-bit registers. */
 typedef struct {
     __m256i even, odd, even_add, odd_add, right;

@@ -3,18 +3,12 @@
 
 #include <immintrin.h>
 
-/* round(x), halves away from zero; what does not fit an int32 becomes INT32_MIN. */
+/* round(x), halves away from zero; what does not fit an int32 becomes INT32_MIN. The largest number below 1/2 is added
+ * and the rest cut off: with 1/2 itself the sum would be rounded up for some numbers just below a half. */
 static inline __m256i round_to_int(__m512d x) {
-    const __m256i one = _mm256_set1_epi32(1);
-    __m256i whole = _mm512_cvttpd_epi32(x);
-    __m512d rest = _mm512_sub_pd(x, _mm512_cvtepi32_pd(whole)); /* exact */
-    __mmask8 up = _mm512_cmp_pd_mask(rest, _mm512_set1_pd(0.5), _CMP_GE_OQ);
-    __mmask8 down = _mm512_cmp_pd_mask(rest, _mm512_set1_pd(-0.5), _CMP_LE_OQ);
-    __mmask8 fits = (__mmask8)(_mm512_cmp_pd_mask(x, _mm512_set1_pd(-2147483648.5), _CMP_GT_OQ) &
-                               _mm512_cmp_pd_mask(x, _mm512_set1_pd(2147483647.5), _CMP_LT_OQ));
-    whole = _mm256_mask_add_epi32(whole, up, whole, one);
-    whole = _mm256_mask_sub_epi32(whole, down, whole, one);
-    return _mm256_mask_mov_epi32(_mm256_set1_epi32(INT32_MIN), fits, whole);
+    const __m512i half = _mm512_set1_epi64(INT64_C(0x3FDFFFFFFFFFFFFF)), sign = _mm512_set1_epi64(INT64_MIN);
+    const __m512i signed_half = _mm512_or_si512(_mm512_and_si512(_mm512_castpd_si512(x), sign), half);
+    return _mm512_cvttpd_epi32(_mm512_add_pd(x, _mm512_castsi512_pd(signed_half)));
 }
 
 uint32_t neutron_scale_doubles_avx512(const int32_t *sums, const double *scales, uint32_t count, int32_t zero,

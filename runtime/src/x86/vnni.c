@@ -1,65 +1,16 @@
-/* The matrix product for AVX-512 VNNI: four products and their sum in one instruction, sixteen channels a register.
- *
- * The instruction takes unsigned by signed bytes, so 128 is added to every a (by flipping its top bit) and 128
- * times the channel's weight sum is taken from the bias. Sums wrap like the portable ones, so this is exact.
- */
-#include <string.h>
+/* The matrix product for AVX-512 VNNI (vnni.h): tiles of sixteen or 32 channels. */
+#include "vnni.h"
 
-#include "avx512.h"
-#include "vector/product.h"
+#include "vnni_tiles.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#define ROWS 8u /* of a tile with two registers of channels; one with a single register has twice as many */
+#define SUMS NEUTRON_TILE_SUMS
+#define SHORT 12u /* groups: with fewer products nothing is gained by scaling meanwhile */
 
 /* Sums stay below 2^30, as neutron_scale_right16 needs, if they start below 2^29 and have no more terms than this. */
 #define FAST_K (1u << 14)
 
-/* Up to four blocks of channels: one or two registers. */
-typedef struct {
-    const int8_t *weights[4];
-    size_t step[4]; /* bytes from one group of a block to the next */
-    __mmask8 lanes[4];
-    uint32_t channel, count;
-    __m512i start[2];
-    NeutronScale16 scale[2];
-    int fast;     /* the short way of scaling, */
-    int positive; /* and of that the shorter one */
-} Strip;
-
-INLINE __m512i join(__m256i low, __m256i high) { return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1); }
-
-/* A group of the blocks 2h and 2h + 1; `edge`: they may have fewer than eight channels. */
-INLINE __m512i load_weights(const Strip *s, const int8_t *const *at, uint32_t h, int edge) {
-    if (!edge) {
-        return join(_mm256_loadu_si256((const __m256i *)(const void *)at[2 * h]),
-                    _mm256_loadu_si256((const __m256i *)(const void *)at[2 * h + 1]));
-    }
-    return join(_mm256_maskz_loadu_epi32(s->lanes[2 * h], at[2 * h]),
-                _mm256_maskz_loadu_epi32(s->lanes[2 * h + 1], at[2 * h + 1]));
-}
-
-/* Four values of a, 128 added, in every lane. */
-INLINE __m512i load_a(const int8_t *a, int flip) {
-    int32_t word;
-    memcpy(&word, a, sizeof word);
-    __m512i x = _mm512_set1_epi32(word);
-    return flip ? _mm512_xor_si512(x, _mm512_set1_epi8((char)0x80)) : x;
-}
-
-/* The last ones of a row; the weights of those that are absent are 0. */
-INLINE __m512i load_a_tail(const int8_t *a, uint32_t count, int flip) {
-    int8_t last[4] = {0, 0, 0, 0};
-    memcpy(last, a, count);
-    return load_a(last, flip);
-}
-
-/* _mm512_dpbusd_epi32 in place. GCC copies every sum twice in a loop of the intrinsic, and runs out of registers. */
-INLINE void add_products(__m512i *sums, __m512i x, __m512i weights) {
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sums) : "v"(x), "v"(weights));
-}
-
-/* Results of one row: sums, or bytes, for up to 32 channels. */
-static void store(const NeutronGemm *g, const Strip *s, uint32_t row, __m512i first, __m512i second) {
+void neutron_store_row_vnni(const NeutronGemm *g, const NeutronStrip *s, uint32_t row, int8_t *out, __m512i first,
+                            __m512i second) {
     const uint32_t lanes = (uint32_t)((UINT64_C(1) << s->count) - 1u);
     if (g->raw) {
         int32_t *to = g->raw + (size_t)row * g->n + s->channel;
@@ -67,357 +18,303 @@ static void store(const NeutronGemm *g, const Strip *s, uint32_t row, __m512i fi
         _mm512_mask_storeu_epi32(to + 16, (__mmask16)(lanes >> 16), second);
         return;
     }
-    const __m512i zero = _mm512_set1_epi32(g->zero);
-    if (s->fast) {
-        const NeutronRightScale16 *scale[2] = {&s->scale[0].short_way, &s->scale[1].short_way};
-        first = s->positive ? neutron_scale_right16(first, scale[0], 1) : neutron_scale_right16(first, scale[0], 0);
-        second = s->positive ? neutron_scale_right16(second, scale[1], 1) : neutron_scale_right16(second, scale[1], 0);
-    } else {
-        first = neutron_apply_scale16(first, &s->scale[0]);
-        second = neutron_apply_scale16(second, &s->scale[1]);
+    __m512i x[2] = {first, second};
+    for (uint32_t h = 0; h < 2; ++h) {
+        const NeutronRightScale16 *scale = &s->scale[h].short_way;
+        if (s->fast) {
+            x[h] = s->positive ? neutron_scale_right16(x[h], scale, 1) : neutron_scale_right16(x[h], scale, 0);
+        } else { /* wrapped to 32 bits before it is clamped, as in the portable code */
+            x[h] = _mm512_add_epi32(neutron_apply_scale16(x[h], &s->scale[h]), _mm512_set1_epi32(g->zero));
+        }
+        __m128i bytes = _mm_max_epi8(_mm512_cvtsepi32_epi8(x[h]), s->low);
+        bytes = _mm_min_epi8(bytes, s->high);
+        _mm_mask_storeu_epi8(out + row * g->out_pitch + s->channel + 16u * h, (__mmask16)(lanes >> 16u * h), bytes);
     }
-    /* Wrapped to 32 bits before it is clamped, as in the portable code. */
-    __m512i words = _mm512_packs_epi32(_mm512_add_epi32(first, zero), _mm512_add_epi32(second, zero));
-    /* Packing left the fours of both registers by turns. */
-    __m256i bytes =
-        _mm256_permutevar8x32_epi32(_mm512_cvtsepi16_epi8(words), _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
-    bytes = _mm256_max_epi8(bytes, _mm256_set1_epi8((char)g->low));
-    bytes = _mm256_min_epi8(bytes, _mm256_set1_epi8((char)g->high));
-    _mm256_mask_storeu_epi8(g->out + row * g->out_pitch + s->channel, lanes, bytes);
 }
 
-/* The same for all rows of a tile. A function of its own, for it is not often called. */
-static __attribute__((noinline)) void store_each(const NeutronGemm *g, const Strip *s, uint32_t row, uint32_t rows,
-                                                 __m512i sums[][2]) {
-    for (uint32_t r = 0; r < rows; ++r) store(g, s, row + r, sums[r][0], sums[r][1]);
+/* A group of the blocks 2h and 2h + 1. */
+NEUTRON_INLINE __m512i load_weights(const int8_t *at, size_t block, uint32_t h) {
+    const __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)(at + 2u * h * block));
+    const __m256i high = _mm256_loadu_si256((const __m256i *)(const void *)(at + (2u * h + 1u) * block));
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
-/* The same for a tile of full registers that takes the short way: four registers at a time are packed and put in order. */
-INLINE void store_tile(const NeutronGemm *g, const Strip *s, uint32_t row, uint32_t rows, uint32_t registers,
-                       int positive, __m512i sums[][2]) {
-    const __m512i zero = _mm512_set1_epi16((int16_t)g->zero);
-    const __m512i low = _mm512_set1_epi8((char)g->low), high = _mm512_set1_epi8((char)g->high);
+/* Four registers of sums, which are `rows` rows of results: scaled, packed, put in order and stored. */
+NEUTRON_INLINE void store_four(const NeutronGemm *g, const NeutronStrip *s, int8_t *to, uint32_t rows,
+                               uint32_t registers, const __m512i *sums) {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    const uint32_t each = 4u / registers;
     const size_t pitch = g->out_pitch;
-    int8_t *to = g->out + row * pitch + s->channel;
+    __m512i bytes = _mm512_packs_epi16(_mm512_packs_epi32(sums[0], sums[1]), _mm512_packs_epi32(sums[2], sums[3]));
+    bytes = _mm512_permutexvar_epi32(order, bytes);
+    bytes = _mm512_max_epi8(bytes, _mm512_broadcast_i32x4(s->low));
+    bytes = _mm512_min_epi8(bytes, _mm512_broadcast_i32x4(s->high));
+    if (registers > 1) {
+        _mm256_storeu_si256((__m256i *)(void *)to, _mm512_castsi512_si256(bytes));
+        if (rows > 1u) _mm256_storeu_si256((__m256i *)(void *)(to + pitch), _mm512_extracti64x4_epi64(bytes, 1));
+    } else {
+        _mm_storeu_si128((__m128i *)(void *)to, _mm512_castsi512_si128(bytes));
+        if (rows > 1u) _mm_storeu_si128((__m128i *)(void *)(to + pitch), _mm512_extracti32x4_epi32(bytes, 1));
+        if (rows > 2u) _mm_storeu_si128((__m128i *)(void *)(to + 2u * pitch), _mm512_extracti32x4_epi32(bytes, 2));
+        if (rows > 3u) _mm_storeu_si128((__m128i *)(void *)(to + 3u * pitch), _mm512_extracti32x4_epi32(bytes, 3));
+    }
+}
+
+/* A tile's results from its sums, which take the short way. */
+NEUTRON_INLINE void store_tile(const NeutronGemm *g, const NeutronStrip *s, uint32_t row, int8_t *out, uint32_t rows,
+                               uint32_t registers, int positive, __m512i *sums) {
+    const uint32_t each = 4u / registers;
+    int8_t *to = out + row * g->out_pitch + s->channel;
     /* All are scaled before anything is stored: behind a store the constants would have to be loaded again. */
 #pragma GCC unroll 2
     for (uint32_t h = 0; h < registers; ++h) {
         const NeutronRightScale16 scale = s->scale[h].short_way;
 #pragma GCC unroll 16
-        for (uint32_t r = 0; r < rows; ++r) sums[r][h] = neutron_scale_right16(sums[r][h], &scale, positive);
-    }
-#pragma GCC unroll 4
-    for (uint32_t r = 0; r < rows; r += each, to += each * pitch) {
-        __m512i x[4];
-#pragma GCC unroll 4
-        for (uint32_t i = 0; i < 4; ++i) x[i] = sums[r + i / registers][i % registers];
-        __m512i first = _mm512_adds_epi16(_mm512_packs_epi32(x[0], x[1]), zero);
-        __m512i second = _mm512_adds_epi16(_mm512_packs_epi32(x[2], x[3]), zero);
-        __m512i bytes = _mm512_permutexvar_epi32(order, _mm512_packs_epi16(first, second));
-        bytes = _mm512_min_epi8(_mm512_max_epi8(bytes, low), high);
-        if (registers > 1) {
-            _mm256_storeu_si256((__m256i *)(void *)to, _mm512_castsi512_si256(bytes));
-            _mm256_storeu_si256((__m256i *)(void *)(to + pitch), _mm512_extracti64x4_epi64(bytes, 1));
-        } else {
-            _mm_storeu_si128((__m128i *)(void *)to, _mm512_castsi512_si128(bytes));
-            _mm_storeu_si128((__m128i *)(void *)(to + pitch), _mm512_extracti32x4_epi32(bytes, 1));
-            _mm_storeu_si128((__m128i *)(void *)(to + 2 * pitch), _mm512_extracti32x4_epi32(bytes, 2));
-            _mm_storeu_si128((__m128i *)(void *)(to + 3 * pitch), _mm512_extracti32x4_epi32(bytes, 3));
-        }
-    }
-}
-
-/* How a tile is computed, known when it is compiled. */
-typedef struct {
-    uint32_t registers; /* of channels: 1 or 2 */
-    int edge;           /* the last block may have fewer than eight channels, or be absent */
-    int flip;           /* 128 is not yet added to a */
-    int correct;        /* the sums start from the bias, and are corrected at the end */
-} Variant;
-
-/* `rows` rows times one or two registers of channels. All bounds but those of k are constants at every call, so
- * that the sums are in registers. */
-INLINE void tile(const NeutronProduct *p, const Strip *s, uint32_t row, uint32_t rows, const Variant variant) {
-    const uint32_t registers = variant.registers;
-    const int edge = variant.edge, flip = variant.flip;
-    const NeutronGemm *g = &p->g;
-    const size_t pitch = g->a_pitch;
-    uint32_t groups = p->part_bytes / NEUTRON_GROUP, tail = p->part_bytes % NEUTRON_GROUP;
-    const int8_t *w[4] = {s->weights[0], s->weights[1], s->weights[2], s->weights[3]};
-    __m512i sums[2u * ROWS][2], excess[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
-    const __m512i offset = _mm512_set1_epi8((char)0x80);
-#pragma GCC unroll 16
-    for (uint32_t r = 0; r < rows; ++r) {
-        sums[r][0] = s->start[0];
-        sums[r][1] = s->start[1];
-    }
-    for (uint32_t part = 0; part < p->part_count; ++part) {
-        const int8_t *a[(2u * ROWS + 2u) / 3u]; /* every third row: the two behind it are reached by an index */
-#pragma GCC unroll 6
-        for (uint32_t r = 0; r < (rows + 2u) / 3u; ++r) a[r] = p->parts[part] + (row + 3u * r) * pitch;
-        for (uint32_t i = 0; i < groups; ++i) {
-            __m512i w0 = load_weights(s, w, 0, edge), w1 = registers > 1 ? load_weights(s, w, 1, edge) : w0;
-            if (variant.correct) {
-                add_products(&excess[0], offset, w0);
-                if (registers > 1) add_products(&excess[1], offset, w1);
-            }
-#pragma GCC unroll 16
-            for (uint32_t r = 0; r < rows; ++r) {
-                __m512i x = load_a(a[r / 3] + r % 3 * pitch, flip);
-                add_products(&sums[r][0], x, w0);
-                if (registers > 1) add_products(&sums[r][1], x, w1);
-            }
-#pragma GCC unroll 6
-            for (uint32_t r = 0; r < (rows + 2u) / 3u; ++r) a[r] += NEUTRON_GROUP;
-#pragma GCC unroll 4
-            for (uint32_t b = 0; b < 2u * registers; ++b) w[b] += edge ? s->step[b] : NEUTRON_GROUP * NEUTRON_BLOCK;
-        }
-        if (tail) {
-            __m512i w0 = load_weights(s, w, 0, edge), w1 = registers > 1 ? load_weights(s, w, 1, edge) : w0;
-            if (variant.correct) {
-                add_products(&excess[0], offset, w0);
-                if (registers > 1) add_products(&excess[1], offset, w1);
-            }
-#pragma GCC unroll 16
-            for (uint32_t r = 0; r < rows; ++r) {
-                __m512i x = load_a_tail(a[r / 3] + r % 3 * pitch, tail, flip);
-                add_products(&sums[r][0], x, w0);
-                if (registers > 1) add_products(&sums[r][1], x, w1);
-            }
-        }
-    }
-    if (variant.correct) {
-#pragma GCC unroll 16
         for (uint32_t r = 0; r < rows; ++r) {
-            sums[r][0] = _mm512_sub_epi32(sums[r][0], excess[0]);
-            sums[r][1] = _mm512_sub_epi32(sums[r][1], excess[1]);
+            sums[registers * r + h] = neutron_scale_right16(sums[registers * r + h], &scale, positive);
         }
     }
-    if (!edge && rows % (4u / registers) == 0 && s->fast && g->raw == NULL) {
-        if (s->positive) {
-            store_tile(g, s, row, rows, registers, 1, sums);
-        } else {
-            store_tile(g, s, row, rows, registers, 0, sums);
-        }
-        return;
+#pragma GCC unroll 8
+    for (uint32_t r = 0; r < rows; r += each) {
+        store_four(g, s, to + r * g->out_pitch, rows - r < each ? rows - r : each, registers, sums + registers * r);
     }
-    __m512i kept[2u * ROWS][2]; /* a copy, or else the sums would be in memory all along */
-#pragma GCC unroll 16
-    for (uint32_t r = 0; r < rows; ++r) {
-        kept[r][0] = sums[r][0];
-        kept[r][1] = sums[r][1];
+}
+
+/* Every row of a tile that cannot take the short way. A function of its own, for it is not often called. */
+static __attribute__((noinline)) void store_each(const NeutronGemm *g, const NeutronStrip *s, uint32_t row, int8_t *out,
+                                                 uint32_t rows, const __m512i *sums) {
+    const uint32_t registers = s->count / 16u;
+    for (uint32_t r = 0; r < rows; ++r, sums += registers) {
+        neutron_store_row_vnni(g, s, row + r, out, sums[0], sums[registers - 1u]);
     }
-    store_each(g, s, row, rows, kept);
 }
 
-/* --- eight channels or fewer: registers of 256 bits, of which twice as many are done at a time --- */
-
-INLINE void add_products8(__m256i *sums, __m256i x, __m256i weights) {
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sums) : "v"(x), "v"(weights));
-}
-
-INLINE __m256i half(__m512i x) { return _mm512_castsi512_si256(x); }
-
-/* store_tile for four rows. */
-INLINE void store_four8(const NeutronGemm *g, const Strip *s, const NeutronRightScale8 *scale, uint32_t row,
-                        int positive, const __m256i *sums) {
-    const __m256i zero = _mm256_set1_epi16((int16_t)g->zero);
-    __m256i x[4];
-#pragma GCC unroll 4
-    for (uint32_t r = 0; r < 4; ++r) x[r] = neutron_scale_right8(sums[r], scale, positive);
-    __m256i bytes = _mm256_packs_epi16(_mm256_adds_epi16(_mm256_packs_epi32(x[0], x[1]), zero),
-                                       _mm256_adds_epi16(_mm256_packs_epi32(x[2], x[3]), zero));
-    bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    bytes = _mm256_max_epi8(bytes, _mm256_set1_epi8((char)g->low));
-    bytes = _mm256_min_epi8(bytes, _mm256_set1_epi8((char)g->high));
-    const __m128i low = _mm256_castsi256_si128(bytes), high = _mm256_extracti128_si256(bytes, 1);
-    const __m128i rows[4] = {low, _mm_srli_si128(low, 8), high, _mm_srli_si128(high, 8)};
-    int8_t *to = g->out + row * g->out_pitch + s->channel;
-#pragma GCC unroll 4
-    for (uint32_t r = 0; r < 4; ++r) _mm_mask_storeu_epi8(to + r * g->out_pitch, s->lanes[0], rows[r]);
-}
-
-INLINE void tile8(const NeutronProduct *p, const Strip *s, uint32_t row, uint32_t rows, int flip) {
-    const size_t pitch = p->g.a_pitch;
-    const uint32_t groups = p->part_bytes / NEUTRON_GROUP, tail = p->part_bytes % NEUTRON_GROUP;
-    const int8_t *w = s->weights[0];
-    __m256i sums[2u * ROWS];
+/* A tile that waits for nothing: of few products, or of the last rows of a line. The numbers are constants at every
+ * call, so that the sums are in registers. */
+NEUTRON_INLINE void short_tile(const NeutronProduct *p, const NeutronStrip *s, const int8_t *const *parts, int8_t *out,
+                               uint32_t row, uint32_t rows, uint32_t registers) {
+    const NeutronGemm *g = &p->g;
+    const size_t pitch = g->a_pitch, block = s->block;
+    const int8_t *w = s->weights;
+    __m512i sums[SUMS];
 #pragma GCC unroll 16
-    for (uint32_t r = 0; r < rows; ++r) sums[r] = half(s->start[0]);
+    for (uint32_t i = 0; i < SUMS; ++i) {
+        sums[i] = i < rows * registers ? s->start[i % registers] : _mm512_setzero_si512();
+    }
     for (uint32_t part = 0; part < p->part_count; ++part) {
-        const int8_t *a[(2u * ROWS + 2u) / 3u];
+        const int8_t *a[(SUMS + 2u) / 3u]; /* every third row: the two behind it are reached by an index */
 #pragma GCC unroll 6
-        for (uint32_t r = 0; r < (rows + 2u) / 3u; ++r) a[r] = p->parts[part] + (row + 3u * r) * pitch;
-        for (uint32_t i = 0; i < groups; ++i, w += s->step[0]) {
-            const __m256i weights = _mm256_maskz_loadu_epi32(s->lanes[0], w);
+        for (uint32_t r = 0; r < (rows + 2u) / 3u; ++r) a[r] = parts[part] + (row + 3u * r) * pitch;
+        for (size_t i = 0; i < neutron_groups(p->part_bytes); ++i, w += NEUTRON_GROUP * NEUTRON_BLOCK) {
+            const __m512i w0 = load_weights(w, block, 0), w1 = registers > 1 ? load_weights(w, block, 1) : w0;
 #pragma GCC unroll 16
             for (uint32_t r = 0; r < rows; ++r) {
-                add_products8(&sums[r], half(load_a(a[r / 3] + r % 3 * pitch, flip)), weights);
+                int32_t word;
+                memcpy(&word, a[r / 3] + r % 3 * pitch, sizeof word);
+                const __m512i x = _mm512_set1_epi32(word);
+                neutron_add_products(&sums[registers * r], x, w0);
+                if (registers > 1) neutron_add_products(&sums[registers * r + 1u], x, w1);
             }
 #pragma GCC unroll 6
             for (uint32_t r = 0; r < (rows + 2u) / 3u; ++r) a[r] += NEUTRON_GROUP;
         }
-        if (tail) {
-            const __m256i weights = _mm256_maskz_loadu_epi32(s->lanes[0], w);
-#pragma GCC unroll 16
-            for (uint32_t r = 0; r < rows; ++r) {
-                add_products8(&sums[r], half(load_a_tail(a[r / 3] + r % 3 * pitch, tail, flip)), weights);
-            }
-            w += s->step[0];
-        }
     }
-    if (rows % 4u == 0 && s->fast && p->g.raw == NULL) {
-        const NeutronRightScale16 *of = &s->scale[0].short_way;
-        const NeutronRightScale8 scale = {half(of->even), half(of->odd), half(of->even_add), half(of->odd_add),
-                                          half(of->right)};
-#pragma GCC unroll 4
-        for (uint32_t r = 0; r < rows; r += 4u) {
-            if (s->positive) store_four8(&p->g, s, &scale, row + r, 1, sums + r);
-            else store_four8(&p->g, s, &scale, row + r, 0, sums + r);
-        }
+    if (g->raw == NULL && s->fast) {
+        if (s->positive) store_tile(g, s, row, out, rows, registers, 1, sums);
+        else store_tile(g, s, row, out, rows, registers, 0, sums);
         return;
     }
-    __m512i kept[2u * ROWS][2];
+    __m512i kept[SUMS]; /* a copy, or else the sums would be in memory all along */
 #pragma GCC unroll 16
-    for (uint32_t r = 0; r < rows; ++r) {
-        kept[r][0] = _mm512_castsi256_si512(sums[r]);
-        kept[r][1] = _mm512_setzero_si512();
-    }
-    store_each(&p->g, s, row, rows, kept);
+    for (uint32_t i = 0; i < rows * registers; ++i) kept[i] = sums[i];
+    store_each(g, s, row, out, rows, kept);
 }
 
-/* --- rows, in tiles --- */
-
-#define CASE(n, call) \
-    case n: call(n); break;
-
-/* One tile of the rows that are left, fewer than eight. */
-#define REST(count, call) \
-    switch (count) { CASE(1, call) CASE(2, call) CASE(3, call) CASE(4, call) CASE(5, call) CASE(6, call) CASE(7, call) }
-
-INLINE void rows_of(const NeutronProduct *p, const Strip *s, uint32_t begin, uint32_t end, const Variant variant) {
-    uint32_t i = begin;
-    if (variant.correct) {
-        for (; i < end; ++i) tile(p, s, i, 1, variant);
-        return;
-    }
-    if (variant.registers == 1) {
-        for (; i + 2u * ROWS <= end; i += 2u * ROWS) tile(p, s, i, 2u * ROWS, variant);
-    }
-    for (; i + ROWS <= end; i += ROWS) tile(p, s, i, ROWS, variant);
-#define TILE(n) tile(p, s, i, n, variant)
-    REST(end - i, TILE)
-#undef TILE
-}
-
-INLINE void rows_of_8(const NeutronProduct *p, const Strip *s, uint32_t begin, uint32_t end, int flip) {
-    uint32_t i = begin;
-    for (; i + 2u * ROWS <= end; i += 2u * ROWS) tile8(p, s, i, 2u * ROWS, flip);
-    for (; i + ROWS <= end; i += ROWS) tile8(p, s, i, ROWS, flip);
-#define TILE(n) tile8(p, s, i, n, flip)
-    REST(end - i, TILE)
-#undef TILE
-}
+#define CASE(n, registers) \
+    case n: short_tile(p, s, parts, out, row, n, registers); return;
 
 /* Each a function of its own: the compiler does better on several small ones. */
-#define ROWS_FUNCTION(name, ...)                                                                        \
-    static __attribute__((noinline)) void name(const NeutronProduct *p, const Strip *s, uint32_t begin, \
-                                               uint32_t end) {                                          \
-        const Variant variant = {__VA_ARGS__};                                                          \
-        rows_of(p, s, begin, end, variant);                                                             \
-    }
-ROWS_FUNCTION(rows_16, .registers = 1, .flip = 1)
-ROWS_FUNCTION(rows_32, .registers = 2, .flip = 1)
-ROWS_FUNCTION(rows_16_flipped, .registers = 1)
-ROWS_FUNCTION(rows_32_flipped, .registers = 2)
-ROWS_FUNCTION(rows_few, .registers = 2, .edge = 1, .flip = 1, .correct = 1)
-ROWS_FUNCTION(rows_few_32, .registers = 2, .flip = 1, .correct = 1)
-
-static __attribute__((noinline)) void rows_8(const NeutronProduct *p, const Strip *s, uint32_t begin, uint32_t end) {
-    rows_of_8(p, s, begin, end, 1);
-}
-
-static __attribute__((noinline)) void rows_8_flipped(const NeutronProduct *p, const Strip *s, uint32_t begin,
-                                                     uint32_t end) {
-    rows_of_8(p, s, begin, end, 0);
-}
-
-static void strip_rows(const NeutronProduct *p, const Strip *s, uint32_t begin, uint32_t end) {
-    if (p->start == NULL) {
-        (s->count == 32u ? rows_few_32 : rows_few)(p, s, begin, end);
-    } else if (p->flipped) {
-        (s->count == 32u ? rows_32_flipped : s->count == 16u ? rows_16_flipped : rows_8_flipped)(p, s, begin, end);
-    } else {
-        (s->count == 32u ? rows_32 : s->count == 16u ? rows_16 : rows_8)(p, s, begin, end);
+static __attribute__((noinline)) void short_16(const NeutronProduct *p, const NeutronStrip *s,
+                                               const int8_t *const *parts, int8_t *out, uint32_t row, uint32_t rows) {
+    switch (rows) {
+        CASE(1, 1) CASE(2, 1) CASE(3, 1) CASE(4, 1) CASE(5, 1) CASE(6, 1) CASE(7, 1) CASE(8, 1) CASE(16, 1)
     }
 }
 
-/* Channels of the next strip: what fills registers, if there are rows enough for it to matter. */
-static uint32_t strip_width(const NeutronProduct *p, uint32_t left) {
-    if (left >= 32u) return 32u;
-    if (p->start == NULL) return left;
-    return left >= 16u ? 16u : left < NEUTRON_BLOCK ? left : NEUTRON_BLOCK;
+static __attribute__((noinline)) void short_32(const NeutronProduct *p, const NeutronStrip *s,
+                                               const int8_t *const *parts, int8_t *out, uint32_t row, uint32_t rows) {
+    switch (rows) { CASE(1, 2) CASE(2, 2) CASE(3, 2) CASE(4, 2) CASE(5, 2) CASE(6, 2) CASE(7, 2) CASE(8, 2) }
 }
 
-/* Set up the strip of channels from `channel` on. */
-static Strip prepare(const NeutronProduct *p, uint32_t channel) {
-    Strip strip, *s = &strip;
-    const NeutronGemm *g = &p->g;
-    size_t channel_bytes = neutron_groups(g->k) * NEUTRON_GROUP;
-    s->channel = channel;
-    s->count = strip_width(p, g->n - channel);
-    for (uint32_t b = 0; b < 4; ++b) {
-        uint32_t before = b * NEUTRON_BLOCK;
-        uint32_t lanes = before >= s->count                  ? 0u
-                         : s->count - before < NEUTRON_BLOCK ? s->count - before
-                                                             : NEUTRON_BLOCK;
-        s->weights[b] = g->weights + (lanes ? channel + before : channel) * channel_bytes;
-        s->step[b] = (size_t)lanes * NEUTRON_GROUP;
-        s->lanes[b] = (__mmask8)((1u << lanes) - 1u);
+/* All lines of a strip of 16 or 32 channels. */
+static void strip_rows(const NeutronProduct *p, const NeutronStrip *s, int8_t *const *lines, uint32_t line_count) {
+    const uint32_t registers = s->count / 16u, full = SUMS / registers;
+    const uint32_t groups = (uint32_t)neutron_groups(p->part_bytes), all = groups * p->part_count;
+    const int8_t *const *parts = p->parts;
+    NeutronTileWork work;
+    work.pitch = p->g.a_pitch;
+    work.weights = s->weights;
+    work.block = s->block;
+    work.part_count = p->part_count;
+    work.groups = groups;
+    work.chunk = all < full ? 1u : all / full;
+    work.each = all < full ? (full + all - 1u) / all : 1u;
+    work.next = work.end = work.sums;
+    work.to = NULL;
+    work.out_pitch = p->g.out_pitch;
+    work.low = _mm512_set1_epi32(p->g.low);
+    work.high = _mm512_set1_epi32(p->g.high);
+    for (uint32_t h = 0; h < registers; ++h) {
+        const NeutronRightScale16 *scale = &s->scale[h].short_way;
+        work.start[h] = s->start[h];
+        work.even[h] = scale->even;
+        work.odd[h] = scale->odd;
+        work.even_add[h] = scale->even_add;
+        work.odd_add[h] = scale->odd_add;
+        work.right[h] = scale->right;
     }
-    const int32_t *from = p->start ? p->start : g->bias;
-    s->fast = p->start && g->k <= FAST_K;
+    for (uint32_t l = 0; l < line_count; ++l, parts += p->part_count) {
+        uint32_t i = 0, rows;
+        work.parts = parts;
+        for (; i < p->g.m; i += rows) {
+            rows = p->g.m - i >= full ? full : p->g.m - i < 8u ? p->g.m - i : 8u;
+            if (rows < full || all < SHORT) {
+                (registers > 1 ? short_32 : short_16)(p, s, parts, lines[l], i, rows);
+                continue;
+            }
+            work.offset = i * p->g.a_pitch;
+            (registers > 1 ? neutron_tile_32_vnni : neutron_tile_16_vnni)(&work, s->positive);
+            if (p->g.raw || !s->fast) {
+                store_each(&p->g, s, i, lines[l], rows, work.sums);
+                continue;
+            }
+            work.next = work.sums;
+            work.end = work.sums + SUMS;
+            work.to = lines[l] + i * p->g.out_pitch + s->channel;
+        }
+    }
+    neutron_finish_vnni(&work, registers, s->positive);
+}
+
+void neutron_prepare_strip_vnni(const NeutronGemm *g, const int32_t *start, NeutronStrip *s) {
+    const uint32_t lanes = (uint32_t)((UINT64_C(1) << s->count) - 1u);
+    s->start[0] = _mm512_maskz_loadu_epi32((__mmask16)lanes, start);
+    s->start[1] = _mm512_maskz_loadu_epi32((__mmask16)(lanes >> 16), start + (lanes >> 16 ? 16 : 0));
+    s->fast = g->k <= FAST_K;
+    s->low = _mm_set1_epi8((char)g->low);
+    s->high = _mm_set1_epi8((char)g->high);
+    s->positive = 0;
+    if (g->raw) return; /* nothing is scaled */
     for (uint32_t h = 0; h < 2; ++h) {
-        __mmask16 lanes = (__mmask16)(s->lanes[2 * h] | (uint32_t)s->lanes[2 * h + 1] << 8);
-        uint32_t first = lanes ? channel + 16u * h : channel;
-        s->start[h] = _mm512_maskz_loadu_epi32(lanes, from + first);
-        if (g->raw) continue; /* nothing is scaled */
+        const __mmask16 mask = (__mmask16)(lanes >> 16u * h);
+        const uint32_t first = mask ? s->channel + 16u * h : s->channel;
         /* Lanes without a channel have a multiplier of 0 and shift by 1: they do not stand in the way. */
-        s->scale[h] = neutron_scale16(_mm512_maskz_loadu_epi32(lanes, g->multiplier + first),
-                                      _mm512_mask_loadu_epi32(_mm512_set1_epi32(-1), lanes, g->shift + first));
+        s->scale[h] = neutron_scale16(_mm512_maskz_loadu_epi32(mask, g->multiplier + first),
+                                      _mm512_mask_loadu_epi32(_mm512_set1_epi32(-1), mask, g->shift + first));
         __mmask16 small = _mm512_cmplt_epi32_mask(_mm512_abs_epi32(s->start[h]), _mm512_set1_epi32(1 << 29));
         /* The absolute value of INT32_MIN is itself, and below everything. */
         small &= _mm512_cmpge_epi32_mask(_mm512_abs_epi32(s->start[h]), _mm512_setzero_si512());
+        /* The zero point is to be added before the shift. */
+        small &= _mm512_cmple_epi32_mask(s->scale[h].right, _mm512_set1_epi32(22));
         s->fast = s->fast && s->scale[h].right_only && small == 0xFFFF;
     }
-    s->positive = s->fast && g->low >= g->zero;
-    for (uint32_t h = 0; h < 2 && s->fast && g->raw == NULL; ++h) {
+    if (!s->fast) return;
+    s->positive = g->low >= g->zero;
+    for (uint32_t h = 0; h < 2; ++h) {
         s->start[h] = _mm512_add_epi32(s->start[h], _mm512_set1_epi32(NEUTRON_RIGHT_OFFSET));
         if (s->positive) neutron_for_positive16(&s->scale[h].short_way);
+        neutron_add_before16(&s->scale[h].short_way, g->zero);
     }
-    return strip;
+}
+
+/* All lines of flipped rows. */
+static void run_flipped(const NeutronProduct *p, int8_t *const *lines, uint32_t line_count) {
+    const NeutronGemm *g = &p->g;
+    NeutronStrip s = {.block = neutron_groups(g->k) * NEUTRON_GROUP * NEUTRON_BLOCK};
+    for (s.channel = 0; s.channel < g->n; s.channel += s.count) {
+        const uint32_t left = g->n - s.channel;
+        s.count = left >= 32u ? 32u : left >= 16u ? 16u : left < NEUTRON_BLOCK ? left : NEUTRON_BLOCK;
+        s.weights = g->weights + s.channel / NEUTRON_BLOCK * s.block;
+        neutron_prepare_strip_vnni(g, p->start + s.channel, &s);
+        if (s.count >= 16u) strip_rows(p, &s, lines, line_count);
+        else neutron_narrow_vnni(p, &s, lines, line_count);
+    }
+}
+
+static void copy(int8_t *to, const int8_t *from, size_t bytes) {
+    const __m512i flip = _mm512_set1_epi8((char)0x80);
+    size_t i = 0;
+    for (; i + 64u <= bytes; i += 64u)
+        _mm512_storeu_si512(to + i, _mm512_xor_si512(_mm512_loadu_si512(from + i), flip));
+    __mmask64 rest = (UINT64_C(1) << (bytes - i)) - 1u;
+    _mm512_mask_storeu_epi8(to + i, rest, _mm512_xor_si512(_mm512_maskz_loadu_epi8(rest, from + i), flip));
+}
+
+#define COPY_BYTES 24576u
+#define COPY_LINES 16u
+
+/* Rows i .. i + count - 1 of a line, flipped, one after the other. */
+static void flip_rows(const NeutronProduct *p, const int8_t *const *parts, uint32_t i, uint32_t count, size_t pitch,
+                      int8_t *to) {
+    if (p->part_count == 1 && p->g.a_pitch == pitch && p->part_bytes == pitch) {
+        copy(to, parts[0] + i * pitch, count * pitch);
+        return;
+    }
+    if (p->part_count == 1 && p->part_bytes <= 64u) {
+        const int8_t *from = parts[0] + i * p->g.a_pitch;
+        const __mmask64 mask = ~UINT64_C(0) >> (64u - p->part_bytes);
+        for (uint32_t r = 0; r < count; ++r, to += pitch, from += p->g.a_pitch) {
+            const __m512i x = _mm512_maskz_loadu_epi8(mask, from);
+            _mm512_mask_storeu_epi8(to, mask, _mm512_xor_si512(x, _mm512_set1_epi8((char)0x80)));
+        }
+        return;
+    }
+    for (uint32_t r = 0; r < count; ++r, to += pitch) {
+        for (uint32_t part = 0; part < p->part_count; ++part) {
+            copy(to + part * p->part_bytes, parts[part] + (i + r) * p->g.a_pitch, p->part_bytes);
+        }
+    }
 }
 
 static void run(const NeutronProduct *p) {
     const NeutronGemm *g = &p->g;
-    /* Rows of a and of the result that stay in the cache while all channels pass. */
-    size_t at_once = 65536u / ((size_t)g->k + g->n) / ROWS * ROWS;
-    if (at_once < 4u * ROWS) at_once = 4u * ROWS;
-    for (uint32_t begin = 0, end; begin < g->m; begin = end) {
-        end = g->m - begin < 2u * at_once ? g->m : begin + (uint32_t)at_once;
-        for (uint32_t j = 0; j < g->n; j += strip_width(p, g->n - j)) {
-            Strip s = prepare(p, j);
-            if (p->lines == NULL) {
-                strip_rows(p, &s, begin, end);
-                continue;
+    int8_t *const *lines = p->lines ? p->lines : &g->out;
+    const uint32_t line_count = p->lines ? p->line_count : 1u;
+    _Alignas(64) int8_t rows[COPY_BYTES];
+    /* Rows a multiple of 1 KiB apart would all compete for the same few places of the cache. */
+    const size_t pitch = neutron_groups(g->k) * NEUTRON_GROUP + (g->k % 1024u ? 0u : 64u);
+    if (p->flipped) {
+        run_flipped(p, lines, line_count);
+        return;
+    }
+    if (p->start == NULL || (pitch > COPY_BYTES && p->part_count == 1)) {
+        NeutronProduct line = *p;
+        for (uint32_t l = 0; l < line_count; ++l, ++line.parts) {
+            line.g.out = lines[l];
+            neutron_few_rows_vnni(&line);
+        }
+        return;
+    }
+    /* Flipped once, not for every strip of channels: as many rows at a time as stay in the cache. */
+    const uint32_t fit = (uint32_t)(COPY_BYTES / pitch), at_once = fit < g->m ? fit : g->m;
+    const uint32_t more = fit / at_once < COPY_LINES ? fit / at_once : COPY_LINES;
+    NeutronProduct part = *p;
+    const int8_t *parts[COPY_LINES];
+    int8_t *to[COPY_LINES];
+    part.parts = parts;
+    part.part_count = 1;
+    part.part_bytes = g->k;
+    part.g.a_pitch = pitch;
+    for (uint32_t l = 0, count; l < line_count; l += count) {
+        count = line_count - l < more ? line_count - l : more;
+        for (uint32_t i = 0; i < g->m; i += part.g.m) {
+            part.g.m = g->m - i < at_once ? g->m - i : at_once;
+            if (g->raw) part.g.raw = g->raw + (size_t)i * g->n;
+            for (uint32_t n = 0; n < count; ++n) {
+                parts[n] = rows + n * part.g.m * pitch;
+                if (g->raw == NULL) to[n] = lines[l + n] + i * g->out_pitch;
+                flip_rows(p, p->parts + (l + n) * p->part_count, i, part.g.m, pitch, rows + n * part.g.m * pitch);
             }
-            NeutronProduct line = *p;
-            for (uint32_t i = 0; i < p->line_count; ++i, line.parts += p->part_count) {
-                line.g.out = p->lines[i];
-                strip_rows(&line, &s, begin, end);
-            }
+            run_flipped(&part, to, count);
         }
     }
 }
@@ -435,7 +332,8 @@ static void start(const int8_t *weights, uint32_t k, uint32_t n, const int32_t *
         if (lanes == NEUTRON_BLOCK) { /* eight groups, two a register */
             for (; i + 8u <= groups; i += 8u, weights += 8u * NEUTRON_BLOCK * NEUTRON_GROUP) {
 #pragma GCC unroll 4
-                for (uint32_t r = 0; r < 4; ++r) add_products(&sums[r], offset, _mm512_loadu_si512(weights + 64u * r));
+                for (uint32_t r = 0; r < 4; ++r)
+                    neutron_add_products(&sums[r], offset, _mm512_loadu_si512(weights + 64u * r));
             }
         }
         __m512i all = _mm512_add_epi32(_mm512_add_epi32(sums[0], sums[1]), _mm512_add_epi32(sums[2], sums[3]));
@@ -445,15 +343,6 @@ static void start(const int8_t *weights, uint32_t k, uint32_t n, const int32_t *
         }
         _mm256_mask_storeu_epi32(to + j, mask, _mm256_sub_epi32(_mm256_maskz_loadu_epi32(mask, bias + j), sum));
     }
-}
-
-static void copy(int8_t *to, const int8_t *from, size_t bytes) {
-    const __m512i flip = _mm512_set1_epi8((char)0x80);
-    size_t i = 0;
-    for (; i + 64u <= bytes; i += 64u)
-        _mm512_storeu_si512(to + i, _mm512_xor_si512(_mm512_loadu_si512(from + i), flip));
-    __mmask64 rest = (UINT64_C(1) << (bytes - i)) - 1u;
-    _mm512_mask_storeu_epi8(to + i, rest, _mm512_xor_si512(_mm512_maskz_loadu_epi8(rest, from + i), flip));
 }
 
 const NeutronProductCode neutron_product_vnni = {.start = start, .run = run, .copy = copy, .flip = (int8_t)-128};
