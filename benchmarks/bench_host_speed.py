@@ -4,11 +4,13 @@ All are timed in turns, many times, in one process; the best run counts. One thr
 calling thread, so that other work on the machine does not count. Two threads: seconds on the clock, for which
 the machine must have two idle cores, in longer turns: threads need a few runs to find their data again.
 Outputs are compared with the reference before anything is timed. Samples per second: single runs, one after
-the other, then all samples in one call, which two threads share.
+the other, then all samples in one call, which two threads share. Words on the command line choose the networks
+whose names contain one of them.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 
@@ -89,10 +91,12 @@ def _batches(name: str, models: Sequence[NativeModel], inputs: Sequence[np.ndarr
           f"{rates[2]:,.0f} with two threads ({rates[2] / rates[0]:.2f} x single runs)")  # fmt: skip
 
 
-def main() -> None:
+def main(words: Sequence[str]) -> None:
     """Print the table."""
     print(f"{'network':<24}{'thr':>3}{HEAD}")
     for name, make in NETWORKS.items():
+        if words and not any(word.lower() in name.lower() for word in words):
+            continue
         try:
             measure(name, make())
         except FileNotFoundError as error:
@@ -100,4 +104,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -145,54 +145,66 @@ static __attribute__((noinline)) void short_32(const NeutronProduct *p, const Ne
     switch (rows) { CASE(1, 2) CASE(2, 2) CASE(3, 2) CASE(4, 2) CASE(5, 2) CASE(6, 2) CASE(7, 2) CASE(8, 2) }
 }
 
-/* All lines of a strip of 16 or 32 channels. */
-static void strip_rows(const NeutronProduct *p, const NeutronStrip *s, int8_t *const *lines, uint32_t line_count) {
+#define TILES_AT_ONCE 64u
+
+/* What the tiles of a strip have in common. */
+static void prepare_work(const NeutronProduct *p, const NeutronStrip *s, NeutronTileWork *work) {
     const uint32_t registers = s->count / 16u, full = SUMS / registers;
     const uint32_t groups = (uint32_t)neutron_groups(p->part_bytes), all = groups * p->part_count;
-    const int8_t *const *parts = p->parts;
-    NeutronTileWork work;
-    work.pitch = p->g.a_pitch;
-    work.weights = s->weights;
-    work.block = s->block;
-    work.part_count = p->part_count;
-    work.groups = groups;
-    work.chunk = all < full ? 1u : all / full;
-    work.each = all < full ? (full + all - 1u) / all : 1u;
-    work.next = work.end = work.sums;
-    work.to = NULL;
-    work.out_pitch = p->g.out_pitch;
-    work.low = _mm512_set1_epi32(p->g.low);
-    work.high = _mm512_set1_epi32(p->g.high);
+    work->pitch = p->g.a_pitch;
+    work->weights = s->weights;
+    work->block = s->block;
+    work->part_count = p->part_count;
+    work->groups = groups;
+    work->chunk = all < full ? 1u : all / full;
+    work->each = all < full ? (full + all - 1u) / all : 1u;
+    work->out_pitch = p->g.out_pitch;
+    work->low = _mm512_set1_epi32(p->g.low);
+    work->high = _mm512_set1_epi32(p->g.high);
     for (uint32_t h = 0; h < registers; ++h) {
         const NeutronRightScale16 *scale = &s->scale[h].short_way;
-        work.start[h] = s->start[h];
-        work.even[h] = scale->even;
-        work.odd[h] = scale->odd;
-        work.even_add[h] = scale->even_add;
-        work.odd_add[h] = scale->odd_add;
-        work.right[h] = scale->right;
+        work->start[h] = s->start[h];
+        work->even[h] = scale->even;
+        work->odd[h] = scale->odd;
+        work->even_add[h] = scale->even_add;
+        work->odd_add[h] = scale->odd_add;
+        work->right[h] = scale->right;
     }
+}
+
+static void run_tiles(NeutronTileWork *work, const NeutronStrip *s, const NeutronTile *tiles, uint32_t count) {
+    if (count == 0) return;
+    work->tiles = tiles;
+    work->tile_count = count;
+    (s->count > 16u ? neutron_tiles_32_vnni : neutron_tiles_16_vnni)(work, s->positive);
+}
+
+/* All lines of a strip of 16 or 32 channels. */
+static void strip_rows(const NeutronProduct *p, const NeutronStrip *s, int8_t *const *lines, uint32_t line_count) {
+    const uint32_t full = SUMS / (s->count / 16u);
+    const int long_enough = s->fast && p->g.raw == NULL && neutron_groups(p->part_bytes) * p->part_count >= SHORT;
+    const int8_t *const *parts = p->parts;
+    NeutronTileWork work;
+    NeutronTile tiles[TILES_AT_ONCE];
+    uint32_t count = 0;
+    if (long_enough && p->g.m >= full) prepare_work(p, s, &work);
     for (uint32_t l = 0; l < line_count; ++l, parts += p->part_count) {
-        uint32_t i = 0, rows;
-        work.parts = parts;
-        for (; i < p->g.m; i += rows) {
+        for (uint32_t i = 0, rows; i < p->g.m; i += rows) {
             rows = p->g.m - i >= full ? full : p->g.m - i < 8u ? p->g.m - i : 8u;
-            if (rows < full || all < SHORT) {
-                (registers > 1 ? short_32 : short_16)(p, s, parts, lines[l], i, rows);
+            if (rows < full || !long_enough) {
+                (s->count > 16u ? short_32 : short_16)(p, s, parts, lines[l], i, rows);
                 continue;
             }
-            work.offset = i * p->g.a_pitch;
-            (registers > 1 ? neutron_tile_32_vnni : neutron_tile_16_vnni)(&work, s->positive);
-            if (p->g.raw || !s->fast) {
-                store_each(&p->g, s, i, lines[l], rows, work.sums);
-                continue;
+            if (count == TILES_AT_ONCE) {
+                run_tiles(&work, s, tiles, count);
+                count = 0;
             }
-            work.next = work.sums;
-            work.end = work.sums + SUMS;
-            work.to = lines[l] + i * p->g.out_pitch + s->channel;
+            tiles[count].parts = parts;
+            tiles[count].offset = i * p->g.a_pitch;
+            tiles[count++].to = lines[l] + i * p->g.out_pitch + s->channel;
         }
     }
-    neutron_finish_vnni(&work, registers, s->positive);
+    run_tiles(&work, s, tiles, count);
 }
 
 void neutron_prepare_strip_vnni(const NeutronGemm *g, const int32_t *start, NeutronStrip *s) {
