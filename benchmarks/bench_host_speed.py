@@ -4,8 +4,8 @@ All are timed in turns, many times, in one process; the best run counts. One thr
 calling thread, so that other work on the machine does not count. Two threads: seconds on the clock, for which
 the machine must have two idle cores, in longer turns: threads need a few runs to find their data again.
 Outputs are compared with the reference before anything is timed. Samples per second: single runs, one after
-the other, then all samples in one call, which two threads share. Words on the command line choose the networks
-whose names contain one of them.
+the other, then all samples in one call, which two threads share. Words on the command line choose the
+networks whose names contain one of them.
 """
 
 from __future__ import annotations
