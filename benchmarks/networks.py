@@ -171,6 +171,33 @@ def wake_word(padding: Padding = Padding.SAME) -> Graph:
     return net.classify(3)
 
 
+def stream() -> Graph:
+    """A streaming 1-D network of 128, 64, 64 and 32 channels, separable convolutions without padding."""
+    net = Network(1, 30, 1, 40)
+    for channels, taps in ((128, 3), (64, 5), (64, 9), (32, 9)):
+        net.conv(0, (taps, 1), padding=Padding.VALID).conv(channels, 1)
+    return net.classify(4)
+
+
+def ecg() -> Graph:
+    """1-D convolutions over 360 samples, and the maximum over time."""
+    net = Network(1, 360, 1, 1).conv(32, (7, 1)).conv(64, (5, 1)).conv(64, (3, 1))
+    rows, columns = net.x.shape[1:3]
+    return net.pool(Builtin.MAX_POOL_2D, (rows, columns), (1, 1)).classify(5)
+
+
+def global_average() -> Graph:
+    """The average over a large map straight behind convolutions."""
+    net = Network(1, 64, 64, 3).conv(32, 3).conv(64, 3)
+    rows, columns = net.x.shape[1:3]
+    return net.pool(Builtin.AVERAGE_POOL_2D, (rows, columns), (1, 1)).classify(10)
+
+
+def large_head() -> Graph:
+    """A fully connected layer on a map of 32 KiB."""
+    return Network(1, 32, 32, 1).conv(16, 3).conv(32, 3).dense(64).classify(10)
+
+
 def unet() -> Graph:
     """A U-Net on 64x64 pixels: 16 to 128 channels and back, two convolutions at each level."""
     net = Network(1, 64, 64, 3)
@@ -208,6 +235,10 @@ NETWORKS: dict[str, Callable[[], Graph]] = {
     "autoencoder 640": autoencoder,
     "wake word 30x40": wake_word,
     "wake word, valid": lambda: wake_word(Padding.VALID),
+    "1-D, 128/64/64/32": stream,
+    "ECG, 360 samples": ecg,
+    "average of 64x64x64": global_average,
+    "head on 32x32x32": large_head,
     "U-Net 64x64": unet,
     "VoVNet 64x64": vovnet,
     "DS-CNN (MLPerf Tiny)": shared("mlperf_tiny_kws_dscnn_int8.tflite"),
