@@ -13,7 +13,7 @@
 #define NEUTRON_LAST_TOGETHER 32u
 #define NEUTRON_ALIGNMENT 16u
 #define NEUTRON_CRC_OFFSET 56u
-#define NEUTRON_KERNEL_KINDS 32u
+#define NEUTRON_KERNEL_KINDS 33u
 #define NEUTRON_ISLAND_OPERANDS 6u
 #define NEUTRON_ISLAND_REGISTERS 8u
 #define NEUTRON_ISLAND_CODE 64u
@@ -56,6 +56,7 @@ typedef enum NeutronKernelKind {
     NEUTRON_KERNEL_LOOP = 29,
     NEUTRON_KERNEL_REDUCE_ROWS = 30,
     NEUTRON_KERNEL_FULLY_CONNECTED_ROWS = 31,
+    NEUTRON_KERNEL_WEAVE = 32,
 } NeutronKernelKind;
 #endif
 
@@ -1442,6 +1443,29 @@ static inline int NeutronFullyConnectedRowsParams_in_range(const NeutronFullyCon
            p->clamp_max <= 127;
 }
 
+/* Order `planes` x `rows` runs of `length` bytes by rows instead of by planes, in place.
+ *
+ * Then all channels of a picture's row lie together, and are free together when nothing needs them any more.
+ */
+typedef struct {
+    NeutronRef data;
+    uint32_t planes;
+    uint32_t rows;
+    uint32_t length;
+} NeutronWeaveParams;
+static_assert(sizeof(NeutronWeaveParams) == 20u, "layout of NeutronWeaveParams");
+
+#define NEUTRON_WEAVE_MOST_RUNS 8192u
+static inline int NeutronWeaveParams_in_range(const NeutronWeaveParams *p) {
+    return p->planes >= 1u &&
+           p->planes <= 16777215u &&
+           p->rows >= 1u &&
+           p->rows <= 16777215u &&
+           p->length >= 1u &&
+           p->length <= 16777215u &&
+           (uint64_t)p->planes * p->rows <= NEUTRON_WEAVE_MOST_RUNS;
+}
+
 /* Per kernel: X(KIND, function, parameter struct, form). */
 #define NEUTRON_FOR_EACH_KERNEL(X) \
     X(WAIT, neutron_wait, NeutronWaitParams, WHOLE) \
@@ -1475,7 +1499,8 @@ static inline int NeutronFullyConnectedRowsParams_in_range(const NeutronFullyCon
     X(LOOKUP, neutron_lookup, NeutronLookupParams, WHOLE) \
     X(LOOP, neutron_loop, NeutronLoopParams, WHOLE) \
     X(REDUCE_ROWS, neutron_reduce_rows, NeutronReduceRowsParams, ACCUMULATE) \
-    X(FULLY_CONNECTED_ROWS, neutron_fully_connected_rows, NeutronFullyConnectedRowsParams, ACCUMULATE)
+    X(FULLY_CONNECTED_ROWS, neutron_fully_connected_rows, NeutronFullyConnectedRowsParams, ACCUMULATE) \
+    X(WEAVE, neutron_weave, NeutronWeaveParams, WHOLE)
 
 /* Every NeutronRef in a record: X(KIND, parameter struct, member). */
 #define NEUTRON_FOR_EACH_ADDRESS(X) \
@@ -1573,6 +1598,7 @@ static inline int NeutronFullyConnectedRowsParams_in_range(const NeutronFullyCon
     X(FULLY_CONNECTED_ROWS, NeutronFullyConnectedRowsParams, sums) \
     X(FULLY_CONNECTED_ROWS, NeutronFullyConnectedRowsParams, weights) \
     X(FULLY_CONNECTED_ROWS, NeutronFullyConnectedRowsParams, bias) \
-    X(FULLY_CONNECTED_ROWS, NeutronFullyConnectedRowsParams, scales)
+    X(FULLY_CONNECTED_ROWS, NeutronFullyConnectedRowsParams, scales) \
+    X(WEAVE, NeutronWeaveParams, data)
 
 #endif

@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from openneutron.compiler.microcode import format as mc
+from openneutron.compiler.microcode.format import Program, Ref, Region, descriptor, encode
 from openneutron.litert.ir import Builtin, Op, Tensor, constant
+from tests.emulated import models
 from tests.kernels.harness import Maker, check_cases
 
 
@@ -180,3 +183,18 @@ CASES = (
 @pytest.mark.parametrize(("case", "count"), CASES)
 def test_equals_oracle(case, count):
     check_cases(case, count, seed=7, batch=60)
+
+
+def woven(planes: int, rows: int, length: int) -> Program:
+    """A program that returns its input, in scratch, ordered by rows instead of by planes."""
+    place = descriptor("int8", (planes, rows, length), 0), descriptor("int8", (rows, planes, length), 0)
+    call = mc.Weave(Ref(Region.SCRATCH), planes, rows, length)
+    return Program((call,), place[:1], place[1:], 0, planes * rows * length)
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 5), (1, 7, 3), (4, 1, 9), (2, 31, 300), (3, 224, 16), (4, 2048, 2)])
+def test_planes_woven_in_place_equal_a_transpose(shape):
+    x = np.random.default_rng(0).integers(-128, 128, shape, np.int8)
+    for name, model in models(encode(woven(*shape)), b"").items():
+        (got,) = model.run([x])
+        np.testing.assert_array_equal(x.transpose(1, 0, 2), got, name)

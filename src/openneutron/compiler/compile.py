@@ -29,7 +29,7 @@ from openneutron.compiler.emit.emit_bands import emit_bands
 from openneutron.compiler.emit.loops import roll
 from openneutron.compiler.emit.stream import Chunk, Stream, plan_stream, stream_calls
 from openneutron.compiler.graph.fuse import fuse
-from openneutron.compiler.graph.fuse_conv import PLANAR
+from openneutron.compiler.graph.fuse_conv import PLANAR, weave_planes
 from openneutron.compiler.graph.legalize import import_graph
 from openneutron.compiler.graph.projections import cut_projections
 from openneutron.compiler.memory.schedule import (
@@ -72,13 +72,16 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
     schedule = make_schedule(fused, arena)
     sram = options.sram_bytes or target.sram_bytes
     orders = partial(with_given_order, fused, schedule, arena)
-    plan = (smallest_plan(orders(), target, options) if small else None) or plan_memory(schedule)
-    pictures = [op.operand(0).nbytes for op in fused.ops if op.custom_name == PLANAR]
-    if arena and 0 < 2 * sum(pictures) < plan.scratch_bytes:
-        other, found = _with_pictures_copied(imported, schedule, target, options)
-        if found is not None and found.scratch_bytes < plan.scratch_bytes:
-            fused, plan = other, found
-            orders = partial(with_given_order, fused, plan.schedule, arena)
+    pictures = sum(op.operand(0).nbytes for op in fused.ops if op.custom_name == PLANAR)
+    woven = _with_pictures_woven(fused, schedule, target, options) if arena and pictures else None
+    plan = woven[1] if woven else None
+    if plan is None or 2 * pictures < plan.scratch_bytes:  # where that much is needed, they may not matter
+        other = (smallest_plan(orders(), target, options) if small else None) or plan_memory(schedule)
+        if plan is None or other.scratch_bytes <= plan.scratch_bytes:
+            woven, plan = None, other
+    if woven is not None:
+        fused = woven[0]
+        orders = partial(with_given_order, fused, plan.schedule, arena)
     if small and len(plan.units) <= MOST_STEPS_AGAIN:
         cut, found = _with_projections_cut(fused, schedule, plan, target, options)
         if found is not None and found.scratch_bytes < plan.scratch_bytes:
@@ -123,13 +126,14 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
     )
 
 
-def _with_pictures_copied(
-    imported: Graph, planes: Schedule, target: Target, options: CompileOptions
-) -> tuple[Graph, MemoryPlan | None]:
-    """The smallest plan in an arena if pictures are transposed: then all channels of a row die at once."""
-    fused = fuse(imported, planes=False)
-    orders = with_given_order(fused, make_schedule(fused, True), True)
-    return fused, smallest_plan(orders, target, options, network_cycles(planes, target))
+def _with_pictures_woven(
+    fused: Graph, planes: Schedule, target: Target, options: CompileOptions
+) -> tuple[Graph, MemoryPlan] | None:
+    """The smallest plan in an arena with pictures ordered by rows: then all channels of a row die at once."""
+    woven = weave_planes(fused)
+    orders = with_given_order(woven, make_schedule(woven, True), True)
+    plan = smallest_plan(orders, target, options, network_cycles(planes, target))
+    return None if plan is None else (woven, plan)
 
 
 def _with_projections_cut(

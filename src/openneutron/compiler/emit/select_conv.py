@@ -18,8 +18,8 @@ from openneutron.compiler.emit.quantized import (
     scale_of,
     zero_of,
 )
-from openneutron.compiler.emit.selection import Context, Gaps, KernelRule, int8_problem
-from openneutron.compiler.graph.fuse_conv import PADDING, PLANAR
+from openneutron.compiler.emit.selection import Context, Gaps, KernelRule, copies, int8_problem
+from openneutron.compiler.graph.fuse_conv import PADDING, PLANAR, WEAVE, WOVEN
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.format import KernelCall, Ref, View, Window
 from openneutron.litert.ir import Builtin, Op, Padding, Tensor
@@ -144,21 +144,32 @@ def _planar_problem(op: Op) -> str:
 def _planar(op: Op, ctx: Context) -> list[KernelCall]:
     """The window of the convolution on NHWC, with the weights in the order in which planes are read."""
     source, weights = op.operand(0), op.operand(1).array
-    _, channels, height, width = source.shape
+    woven = WOVEN in op.options
+    channels, height, width = (source.shape[axis] for axis in ((2, 1, 3) if woven else (1, 2, 3)))
     out_c, kernel_h, kernel_w, _ = weights.shape
     bias = fold_zero_point(_bias(op, 2, out_c), weights, zero_of(source))
     multipliers, shifts = channel_multipliers(_scales(source, op.operand(1), op.output, out_c))
     return [
         mc.Conv2DPlanar(
-            input=View(ctx.place(source), 1, width),
+            input=View(ctx.place(source), 1, channels * width if woven else width),
             output=ctx.view(op.output),
             window=_window(op, kernel_h, kernel_w, (1, height, width, channels)),
-            plane=height * width,
+            plane=width if woven else height * width,
             weights=ctx.pool.add(pack_matrix(weights.transpose(0, 3, 1, 2).reshape(out_c, -1))),
             channels=ctx.pool.add(_channels(bias, multipliers, shifts)),
             **_quantized_io(op, source),
         )
     ]
+
+
+def _weave(op: Op, ctx: Context) -> list[KernelCall]:
+    """In place, or a copy where the planes must stay."""
+    source, output = ctx.place(op.operand(0)), ctx.ref(op.output)
+    _, planes, rows, length = op.operand(0).shape
+    if source == output:
+        return [mc.Weave(output, planes, rows, length)]
+    plane, row = rows * length, planes * length
+    return copies(source, output, (rows, planes, length), (length, plane, 1), (row, length, 1), 1)
 
 
 def _depthwise(op: Op, ctx: Context) -> list[KernelCall]:
@@ -346,6 +357,7 @@ def _pool(op: Op, ctx: Context) -> list[KernelCall]:
 
 RULES: dict[Builtin | str, KernelRule] = {
     PLANAR: KernelRule(_planar, _planar_problem),
+    WEAVE: KernelRule(_weave, lambda op: "", in_place=True),
     Builtin.CONV_2D: KernelRule(_conv, _conv_problem, Gaps.BOTH),
     Builtin.DEPTHWISE_CONV_2D: KernelRule(_depthwise, _conv_problem, Gaps.BOTH),
     Builtin.TRANSPOSE_CONV: KernelRule(_transpose_conv, _transpose_conv_problem),

@@ -37,11 +37,10 @@ from openneutron.lower.rules import tidy
 __all__ = ["PADDING", "PASSES", "fuse"]
 
 
-def fuse(graph: Graph, planes: bool = True) -> Graph:
-    """All passes, in order; without `planes`, pictures are transposed instead of read in planes."""
+def fuse(graph: Graph) -> Graph:
+    """All passes, in order."""
     for step in PASSES:
-        if planes or step is not read_planes:
-            graph = step(graph).verify()
+        graph = step(graph).verify()
     return graph
 
 

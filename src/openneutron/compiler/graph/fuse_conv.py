@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from openneutron.compiler.graph.shapes import concat_axis, slice_of
-from openneutron.compiler.microcode.format import Conv2DPlanar, limit_of
+from openneutron.compiler.microcode.format import Conv2DPlanar, Weave, limit_of
 from openneutron.litert.ir import Builtin, Graph, Op, Padding, Quant, Tensor
 from openneutron.litert.rewriter import Rewriter, rewrite
 
@@ -16,6 +18,8 @@ right), beside what the operator pads itself. LiteRT knows SAME and VALID; the k
 PLANAR = "PlanarConv2D"
 """CUSTOM operator of the compiler's graphs only: CONV_2D of an input with its channels in planes, NCHW, with
 the inputs and options of CONV_2D, PADDING too."""
+WEAVE = "WeavePlanes"  # the same bytes ordered by rows, then planes: N, H, C, W
+WOVEN = "woven"  # the option of a convolution that reads these
 PLANAR_CHANNELS = 4  # at most; with more, gathering taps one by one costs more than the copy it saves
 PLANAR_TAPS = limit_of(Conv2DPlanar, "PATCH_BYTES")
 
@@ -213,3 +217,29 @@ def read_planes(graph: Graph) -> Graph:
         return True
 
     return rewrite(graph, read)
+
+
+def weave_planes(graph: Graph) -> Graph:
+    """Pictures that only convolutions of planes read are ordered by rows first, which needs no memory.
+
+    Exact: only the addresses of the taps change. Worth it where rows of the picture should die as a whole.
+    """
+    readers = graph.consumers()
+    woven: dict[Tensor, Tensor] = {}
+    ops: list[Op] = []
+    for op in graph.ops:
+        source = op.operand(0) if op.custom_name == PLANAR else None
+        if source is None or not all(r.custom_name == PLANAR for r in readers[source]):
+            ops.append(op)
+            continue
+        n, channels, height, width = source.shape
+        if channels * height > limit_of(Weave, "MOST_RUNS"):
+            ops.append(op)
+            continue
+        if source not in woven:
+            name = f"{source.name}_rows"
+            woven[source] = replace(source, name=name, shape=(n, height, channels, width))
+            ops.append(Op(Builtin.CUSTOM, [source], [woven[source]], {}, op.origin, WEAVE))
+        options = {**op.options, WOVEN: True}
+        ops.append(replace(op, inputs=[woven[source], *op.inputs[1:]], options=options))
+    return replace(graph, ops=ops).verify()

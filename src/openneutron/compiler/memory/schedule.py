@@ -222,7 +222,7 @@ def in_place_operands(op: Op) -> list[Tensor]:
     rule = rule_of(op)
     if rule is None or not rule.in_place:
         return []
-    return [t for t in op.inputs if t is not None and not t.is_const and t.shape == op.output.shape]
+    return [t for t in op.inputs if t is not None and not t.is_const and t.elements == op.output.elements]
 
 
 def _ordered(graph: Graph, copying: frozenset[Op], arena: bool, keep: bool = False) -> Schedule:

@@ -102,6 +102,7 @@ class Kernel(IntEnum):
     LOOP = 29
     REDUCE_ROWS = 30
     FULLY_CONNECTED_ROWS = 31
+    WEAVE = 32
 
 
 # --- kernels that move data -----------------------------------------------------------------------
@@ -161,6 +162,27 @@ class Fill(Params):
 
     def written(self) -> int:
         return span(self.dims, self.output_strides, self.element_bytes)
+
+
+@dataclass(frozen=True)
+class Weave(Params):
+    """Order `planes` x `rows` runs of `length` bytes by rows instead of by planes, in place.
+
+    Then all channels of a picture's row lie together, and are free together when nothing needs them any more.
+    """
+
+    kernel = Kernel.WEAVE
+    limits = (Limit("MOST_RUNS", 8192, ("planes", "rows")),)
+    data: Ref
+    planes: Dim
+    rows: Dim
+    length: Dim
+
+    def moved(self) -> int:
+        return 2 * self.written()
+
+    def written(self) -> int:
+        return self.planes * self.rows * self.length
 
 
 @dataclass(frozen=True)

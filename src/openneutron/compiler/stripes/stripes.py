@@ -218,7 +218,7 @@ def _reads(op: Op, calls: Sequence[Any]) -> _Reads | None:
 
 def _window(op: Op, call: mc.WindowForm, activations: list[Tensor]) -> _Reads | None:
     w, source, out = call.window, op.operand(0), op.output
-    planes = w.in_c if call.input_in_planes else 1
+    planes = w.in_c if isinstance(call, mc.Conv2DPlanar) and call.plane > call.input.row else 1
     reach = Reach(source, w.stride_h, w.pad_top, _extent(w), w.in_h, w.out_h, planes)
     fits = w.out_h == rows_of(out) and call.output.row == out.nbytes // w.out_h
     if call.input_in_planes:  # the input is there as a whole
