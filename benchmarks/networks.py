@@ -9,7 +9,7 @@ import numpy as np
 
 from openneutron.litert.build import Builder
 from openneutron.litert.file import read
-from openneutron.litert.ir import Activation, Builtin, Graph, Padding, Quant, Tensor
+from openneutron.litert.ir import Activation, Builtin, Graph, Op, Padding, Quant, Tensor, constant
 
 SHARED_MODELS = Path(__file__).resolve().parents[2] / "shared" / "models"
 
@@ -153,6 +153,16 @@ def mobilenet_v2(size: int = 224, classes: int = 1000) -> Graph:
     net.conv(1280, 1)
     rows, columns = net.x.shape[1:3]
     return net.pool(Builtin.AVERAGE_POOL_2D, (rows, columns), (1, 1)).classify(classes)
+
+
+def in_planes(graph: Graph) -> Graph:
+    """The same network with its picture in planes, as from PyTorch."""
+    (picture,) = graph.inputs
+    n, height, width, channels = picture.shape
+    planes = Tensor("planes", (n, channels, height, width), picture.dtype, picture.quant)
+    order = constant("order", np.array([0, 2, 3, 1], np.int32))
+    transpose = Op(Builtin.TRANSPOSE, [planes, order], [picture], {})
+    return Graph([planes], graph.outputs, [transpose, *graph.ops])
 
 
 def autoencoder() -> Graph:
