@@ -37,7 +37,8 @@ typedef struct {
 typedef struct {
     const NeutronMachine *machine;
     NeutronWalk *walk;
-    atomic_int status; /* of the first part that failed */
+    atomic_int status;  /* of the first part that failed */
+    atomic_uint joined; /* threads that have come */
     Part parts[MAX_PARTS];
 } Team;
 
@@ -121,8 +122,19 @@ static int32_t call_together(const NeutronMachine *machine, struct NeutronMember
         m->last = SHARED;
         go_on(m, 1);
     }
-    for (uint32_t i = 0, part = m->number % split.parts; i < split.parts; ++i, part = (part + 1u) % split.parts) {
-        if (!(part == m->number ? take(machine, m, part) : take_over(machine, m, part))) continue;
+    uint32_t part = m->number % split.parts, taken = 0;
+    if (m->alone && atomic_load_explicit(&m->team->joined, memory_order_relaxed) == 1) { /* nobody has come yet */
+        while (taken < split.parts && take(machine, m, (part + taken) % split.parts)) ++taken;
+    }
+    if (taken == split.parts) {
+        const int32_t status = neutronKernels[kind](machine, parameters);
+        for (uint32_t i = 0; i < split.parts; ++i) finish(m, i, status);
+        go_on(m, split.parts);
+        return status;
+    }
+    for (uint32_t i = 0; i < split.parts; ++i, part = (part + 1u) % split.parts) {
+        const bool mine = i < taken || (part == m->number ? take(machine, m, part) : take_over(machine, m, part));
+        if (!mine) continue;
         const int32_t status = neutron_run_part(&split, machine, parameters, part);
         finish(m, part, status);
         NEUTRON_TRY(status);
@@ -133,6 +145,7 @@ static int32_t call_together(const NeutronMachine *machine, struct NeutronMember
 
 static void walk_as_member(void *argument, uint32_t part) {
     Team *team = (Team *)argument;
+    atomic_fetch_add_explicit(&team->joined, 1, memory_order_relaxed);
     struct NeutronMember member = {.team = team, .number = part, .work = 1};
     NeutronMachine machine = *team->machine;
     machine.member = &member;
@@ -147,6 +160,7 @@ int32_t neutron_walk_together(const NeutronMachine *machine, NeutronWalk *walk) 
     team.machine = machine;
     team.walk = walk;
     atomic_init(&team.status, NEUTRON_STATUS_OK);
+    atomic_init(&team.joined, 0);
     for (uint32_t i = 0; i < count; ++i) {
         atomic_init(&team.parts[i].taken, 0);
         atomic_init(&team.parts[i].done, 0);
