@@ -33,6 +33,7 @@ from openneutron.package.before_edge import take_partitions
 from openneutron.package.program import delegates
 from openneutron.passes.edge import run_edge_passes
 from openneutron.pipeline import compile_model, quantize_model
+from openneutron.quantize.export import export_model
 from openneutron.recipes.parts import outside_core
 from openneutron.report.nodes import program_nodes
 from tests.lowering import Bundle, make_inputs, quantize
@@ -44,7 +45,7 @@ SMALL = [name for name in ZOO if name not in ("mobilenet_v1", "mobilenet_v2", "m
 def both_ways(
     quantized: torch.fx.GraphModule, inputs: Sequence[Any], options: CompileOptions | None = None
 ) -> tuple[list[bytes], list[bytes]]:
-    """The payloads of all partitions, taken before Edge and by `to_edge_transform_and_lower`."""
+    """The payloads of all partitions: as `compile_model` takes them, and by `to_edge_transform_and_lower`."""
     specs = (options or CompileOptions()).to_compile_specs()
     delegation = CustomDelegationOptions(allow_no_op_partitions=True)
 
@@ -52,7 +53,7 @@ def both_ways(
         return NeutronPartitioner(specs, custom_delegation_options=delegation)
 
     exported = torch.export.export(quantized, tuple(inputs))
-    before = take_partitions(exported, partitioner())
+    before = take_partitions(export_model(quantized, tuple(inputs)), partitioner(), may_change=True)
     config = EdgeCompileConfig(_core_aten_ops_exception_list=outside_core({"forward": exported}))
     edge = to_edge_transform_and_lower(
         exported, transform_passes=[run_edge_passes], partitioner=[partitioner()], compile_config=config

@@ -28,6 +28,7 @@ from openneutron.ops import find
 from openneutron.package.program import CompiledProgram, Verification
 from openneutron.package.pte import TensorSpec, numpy_dtype
 from openneutron.partition.constants import DEQUANTIZE_TENSOR, QUANTIZE_TENSOR
+from openneutron.quantize.export import Model
 from openneutron.run.program import LoadedProgram, load_program
 from openneutron.tensors import results
 
@@ -40,7 +41,7 @@ Arrays = list[np.ndarray]
 
 def verified(
     program: CompiledProgram,
-    models: Mapping[str, ExportedProgram],
+    models: Mapping[str, Model],
     samples: Mapping[str, Sequence[tuple[Any, ...]]],
 ) -> CompiledProgram:
     """The program with the outcome of the check; fails if it does not compute what the models compute."""
@@ -50,7 +51,7 @@ def verified(
 def verify_program(
     pte: bytes,
     program: CompiledProgram,
-    models: Mapping[str, ExportedProgram],
+    models: Mapping[str, Model],
     samples: Mapping[str, Sequence[tuple[Any, ...]]],
 ) -> Verification:
     """Run every method on its samples and compare; what cannot be run here is left out, and why is said."""
@@ -61,7 +62,7 @@ def verify_program(
     if any(spec is not None and 0 in spec.shape for m in loaded.info.methods.values() for spec in m.inputs):
         return Verification(skipped="a program with an empty input does not run here")
     for name, model in models.items():
-        reference = model.module(check_guards=False)
+        reference = model.module(check_guards=False) if isinstance(model, ExportedProgram) else model
         assert isinstance(reference, GraphModule)
         for sample in samples[name]:
             try:

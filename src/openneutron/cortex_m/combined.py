@@ -30,6 +30,7 @@ from openneutron.package.backend import NeutronPartitioner
 from openneutron.passes import ATEN_PASSES, PTQ, QAT, run_passes
 from openneutron.passes.graph import constant
 from openneutron.quantize.annotate import Annotator, leave_float
+from openneutron.quantize.lifted import lift
 from openneutron.quantize.schemes import Scheme
 from openneutron.quantize.sharing import flatten_sharing
 
@@ -118,7 +119,7 @@ def taken_by_neutron(
         else:
             prepared(*example)
         converted = convert_pt2e(prepared)
-    program = torch.export.export(converted, args, kwargs)
+    program = (None if kwargs else lift(converted, args)) or torch.export.export(converted, args, kwargs)
     partitioner = NeutronPartitioner(options.to_compile_specs())
     program = partitioner.transform_for_pre_decomposition(program)
     partitioner.partition(program)

@@ -59,10 +59,16 @@ def goes_before_edge(options: CompileOptions, etrecord: bool = False) -> bool:
     return not (etrecord or options.use_profiling)
 
 
-def take_partitions(program: ExportedProgram, partitioner: NeutronPartitioner) -> ExportedProgram:
-    """The exported program with a call of a delegate in the place of each partition."""
+def take_partitions(
+    program: ExportedProgram, partitioner: NeutronPartitioner, may_change: bool = False
+) -> ExportedProgram:
+    """The exported program with a call of a delegate in the place of each partition.
+
+    Unless the one that is given `may_change`, it stays as it is.
+    """
     with stage(PASSES):
-        program = partitioner.transform_for_pre_decomposition(copy_graph(program))
+        program = program if may_change else copy_graph(program)
+        program = partitioner.transform_for_pre_decomposition(program)
         if not is_functional(program):
             program = program.run_decompositions({})
         remove_assertions(program)

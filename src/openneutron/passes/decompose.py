@@ -347,6 +347,7 @@ DECOMPOSITIONS: dict[str, Decomposition] = {
     **sorting.DECOMPOSITIONS,
 }
 
+_DECOMPOSED = frozenset((*DECOMPOSITIONS, *recurrent.LAYERS))
 # Not in the table, but brought into its form by another pass.
 _REWRITTEN = frozenset(ARITHMETIC) | {"aten.rsub.Scalar", "aten.dropout.default"}
 
@@ -379,6 +380,8 @@ def _expansion(node: Node) -> GraphModule | None:
         args = bind_args(node)
         if args["mode"] in ("circular", "replicate") and min(args["pad"]) >= 0:
             return trace(node, _pad)
+    if name in recurrent.LAYERS:
+        return recurrent.unroll(node)
     if (function := DECOMPOSITIONS.get(name)) is not None:
         return trace(node, function)
     return _open_composite(node) if ops.find(name) is None else None
@@ -431,4 +434,4 @@ def _is_known(node: Node) -> bool:
     if node.op != "call_function" or node.target is operator.getitem:
         return node.op != "get_attr"
     name = op_name(node)
-    return ops.find(name) is not None or name in _REWRITTEN or name in DECOMPOSITIONS or name in IDENTITIES
+    return ops.find(name) is not None or name in _REWRITTEN or name in _DECOMPOSED or name in IDENTITIES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -103,16 +103,33 @@ def trace(
     """
     bound = bind_args(node)
     inputs = node.all_input_nodes
-    args = [n.meta["val"] for n in inputs]
 
     def call(*tensors: Any) -> Any:
         values = dict(zip(inputs, tensors, strict=True))
         return function(**map_arg(bound, lambda n: values[n]))
 
+    return trace_on(call, [n.meta["val"] for n in inputs], pre_dispatch, table)
+
+
+def trace_on(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    pre_dispatch: bool = True,
+    table: Mapping[OpOverload, Callable[..., Any]] | None = None,
+) -> GraphModule:
+    """The graph of a function of these (fake) tensors; nodes may share one result, so each is taken anew."""
     mode = next((m for a in args if (m := getattr(a, "fake_mode", None)) is not None), None)
-    assert mode is not None, f"{node} has no fake tensors among its arguments"
+    assert mode is not None, "there are no fake tensors among the arguments"
     with mode, torch.no_grad():
-        return make_fx(call, decomposition_table=table, pre_dispatch=pre_dispatch)(*args)
+        first = {id(a): i for i, a in reversed(list(enumerate(args)))}
+        own = [a if first[id(a)] == i else _like(a) for i, a in enumerate(args)]
+        return make_fx(function, decomposition_table=table, pre_dispatch=pre_dispatch)(*own)
+
+
+def _like(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 
 def inline(node: Node, replacement: GraphModule) -> list[Node]:

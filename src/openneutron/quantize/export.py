@@ -14,6 +14,8 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from openneutron.diagnostics import OpenNeutronError, fail
+from openneutron.quantize.lifted import lift
+from openneutron.quantize.recurrent import shapes_of_few_steps
 from openneutron.stopwatch import EXPORT, stage
 from openneutron.tensors import is_plain, plain_inputs
 
@@ -29,8 +31,9 @@ def export_model(module: Model, example_inputs: Any, dynamic_shapes: Any = None)
     with stage(EXPORT):
         # A module that knows better names for its nodes than torch.export gives them exports itself.
         export = getattr(module, "export_program", None)
+        lifted = lift(module, inputs) if isinstance(module, GraphModule) and dynamic_shapes is None else None
         return _with_plain_results(
-            _export(module, inputs, dynamic_shapes) if export is None else export(inputs)
+            lifted or (_export(module, inputs, dynamic_shapes) if export is None else export(inputs))
         )
 
 
@@ -111,7 +114,8 @@ def check_results(program: ExportedProgram) -> None:
 
 def _export(module: Any, args: Inputs, dynamic_shapes: Any, kwargs: Any = None) -> ExportedProgram:
     def export() -> ExportedProgram:
-        return torch.export.export(module, args, kwargs or {}, dynamic_shapes=dynamic_shapes)
+        with shapes_of_few_steps():
+            return torch.export.export(module, args, kwargs or {}, dynamic_shapes=dynamic_shapes)
 
     try:
         try:

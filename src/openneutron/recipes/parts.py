@@ -87,14 +87,20 @@ def lower_program(
     delegation: CustomDelegationOptions | None = None,
     delegate: bool = True,
     etrecord: bool = False,
+    may_change: bool = False,
 ) -> tuple[EdgeProgramManager, dict[str, NeutronPartitioner]]:
-    """The Edge program with Neutron's partitions delegated and the rest in Cortex-M's dialect, if wanted."""
+    """The Edge program with Neutron's partitions delegated and the rest in Cortex-M's dialect, if wanted.
+
+    Programs that `may_change` are not copied first.
+    """
     lowering = lowering_of(recipe, core)
     # The program is packaged with the delegates' memory in its plan, so that inputs may die in it.
     specs = replace(options, keep_inputs=bool(options.keep_inputs)).to_compile_specs()
     made = {name: NeutronPartitioner(specs, custom_delegation_options=delegation) for name in exported}
     if recipe.neutron and delegate and goes_before_edge(options, etrecord):
-        exported = {name: take_partitions(program, made[name]) for name, program in exported.items()}
+        exported = {
+            name: take_partitions(program, made[name], may_change) for name, program in exported.items()
+        }
 
     def lower(outside: list[OpOverload]) -> EdgeProgramManager:
         config = copy.copy(lowering.config)
