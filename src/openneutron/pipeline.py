@@ -28,6 +28,7 @@ from openneutron.fx import op_name
 from openneutron.litert.file import read, write
 from openneutron.lower.convert import Lowered
 from openneutron.lower.whole import lower_whole
+from openneutron.on_demand import code_on_demand
 from openneutron.options import CompileOptions, CustomDelegationOptions
 from openneutron.package.backend import NeutronPartitioner
 from openneutron.package.embed import embed
@@ -63,6 +64,7 @@ _NO_NPU = Reject("ON204", "The recipe computes everything on the CPU", "The reci
 _NO_DELEGATION = Reject("ON204", "Delegation is switched off", "Compile with delegate=True (--delegate).")
 
 
+@code_on_demand()
 def compile_model(
     module: Model | Mapping[str, Model],
     example_inputs: Inputs | Mapping[str, Inputs],
@@ -120,16 +122,20 @@ def compile_model(
         check_results(program)
     record = etrecord or options.use_profiling
     with stage(EXIR):
-        edge, partitioners = lower_program(exported, backends, options, core, delegation, delegate, record)
+        edge, partitioners = lower_program(
+            exported, backends, options, core, delegation, delegate, record, calibration is not None
+        )
         edge = remove_quant_io(edge) if int8_io else edge
     not_asked = None if delegate and backends.neutron else _NO_NPU if delegate else _NO_DELEGATION
     compiled = package_program(edge, partitioners, not_asked=not_asked)
     if not verify:
         return compiled
     with stage(VERIFY):
-        return verified(compiled, exported, samples)
+        # What calibration made can be run as it is.
+        return verified(compiled, exported if calibration is None else methods, samples)
 
 
+@code_on_demand()
 def convert_model(
     module: Model,
     example_inputs: Inputs,
@@ -181,6 +187,7 @@ def compile_litert(
     return package_program(edge, {"forward": partitioner}, nodes)
 
 
+@code_on_demand()
 def quantize_model(
     module: Model,
     calibration_inputs: Iterable[Inputs],

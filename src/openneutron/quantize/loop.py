@@ -21,6 +21,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 from openneutron.diagnostics import fail
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
 from openneutron.passes.constants import fold_quantized
+from openneutron.quantize.copies import join_stateless
 from openneutron.quantize.plan import FAST, AccuracyPlan, find_plan
 from openneutron.quantize.refine import Refined, calibrate
 from openneutron.stopwatch import ACCURACY, TORCHAO, stage
@@ -60,7 +61,7 @@ def calibrate_and_quantize(
 def prepare(model: GraphModule | ExportedProgram, quantizer: Quantizer) -> GraphModule:
     """The model with observers in place, to be calibrated."""
     with _names_counted():
-        return prepare_pt2e(run_passes(_module_of(model), BEFORE_PREPARE, PTQ), quantizer)
+        return join_stateless(prepare_pt2e(run_passes(_module_of(model), BEFORE_PREPARE, PTQ), quantizer))
 
 
 def train_and_quantize(

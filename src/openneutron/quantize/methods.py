@@ -6,7 +6,7 @@ each depends on what running the model costs: a small network is measured on man
 
 from __future__ import annotations
 
-import copy
+import operator
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 
 from openneutron.quantize.bias import correct_bias
 from openneutron.quantize.clip import clip_weights
+from openneutron.quantize.copies import copied
 from openneutron.quantize.measure import Quality, Run, float_run, quality, quantized_run
 from openneutron.quantize.observer import CHOICES, ENTROPY, MSE, RangeObserver
 from openneutron.quantize.plan import BIAS, CLIP, RANGES, ROUND, AccuracyPlan
@@ -49,6 +50,19 @@ class MethodResult:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Judged:
+    """How good a model is on samples, observed on these and no others; `exact` is what they should give."""
+
+    samples: list[Sample]
+    exact: Run
+    quality: Quality
+
+    def is_on(self, samples: Sequence[Sample]) -> bool:
+        """Whether it is these samples that it was observed and judged on."""
+        return len(samples) == len(self.samples) and all(map(operator.is_, samples, self.samples))
+
+
 def affordable(prepared: GraphModule, values: int, least: int, most: int) -> int:
     """How many samples may be run, if so many values may be computed in all."""
     return max(least, min(most, values // max(1, work_of(prepared))))
@@ -58,7 +72,12 @@ class Methods:
     """A calibrated model on its way through the methods."""
 
     def __init__(
-        self, prepared: GraphModule, samples: Sequence[Sample], plan: AccuracyPlan, original: GraphModule
+        self,
+        prepared: GraphModule,
+        samples: Sequence[Sample],
+        plan: AccuracyPlan,
+        original: GraphModule,
+        judged: Judged | None = None,
     ):
         self.original = original  # in float, what the outputs should be
         self.model = prepared
@@ -77,8 +96,9 @@ class Methods:
             _with_mirrored(some, room) if plan.thorough else spread_over(some, room)
             for some in (self.samples, self.fitted)
         )
-        self.exact: Run = float_run(original, self.measured)
-        self.quality = self._measure(prepared)
+        known = judged if judged is not None and judged.is_on(self.measured) else None
+        self.exact: Run = known.exact if known else float_run(original, self.measured)
+        self.quality = known.quality if known else self._measure(prepared)
         self.good_db = _SMALL_GOOD_DB if work_of(prepared) < _SMALL else GOOD_DB[plan.thorough]
 
     def _measure(self, model: GraphModule) -> Quality:
@@ -112,17 +132,22 @@ class Methods:
         found = [o for o in _unique(observers(self.model).values()) if isinstance(o, RangeObserver)]
         if not found:
             return None, "no range is observed"
-        model = copy.deepcopy(self.model)
+        given = [o.choice for o in found]
         scores: dict[str, float] = {}
         for choice in CHOICES if self.plan.thorough else [c for c in CHOICES if c != ENTROPY]:
-            _set_choice(model, choice)
-            now = choice == MSE and all(o.choice == MSE for o in found)
-            scores[choice] = (self.quality if now else self._measure(model)).sqnr_db
+            now = choice == MSE and all(c == MSE for c in given)
+            _set_choices(found, [choice] * len(found))
+            scores[choice] = (self.quality if now else self._measure(self.model)).sqnr_db
+        _set_choices(found, given)
         best = max(scores, key=lambda choice: scores[choice] + (_DOUBT_DB if choice == MSE else 0.0))
-        _set_choice(model, best)
         text = ", ".join(f"{choice} {db:.1f} dB" for choice, db in scores.items())
+        if best == MSE and not self.plan.thorough:
+            return None, text
+        model = copied(self.model)
+        chosen = [o for o in _unique(observers(model).values()) if isinstance(o, RangeObserver)]
+        _set_choices(chosen, [best] * len(chosen))
         if not self.plan.thorough:
-            return (None if best == MSE else model), text
+            return model, text
         some = spread_over(self.fitted, affordable(model, 64 << 20, 6, 16))
         count = choose_each(model, float_run(self.original, some), some, _LIMIT, progress)
         return model, f"{text}; {count} tensors by themselves"
@@ -167,7 +192,7 @@ class Methods:
     def _walk(self, visit: Callable[[Step], object], progress: Progress) -> GraphModule | None:
         if len(self.samples) < _ENOUGH:
             return None
-        model = copy.deepcopy(self.model)
+        model = copied(self.model)
         Walk(model, self.fitted, MANY if self.plan.thorough else SOME).run(visit, progress)
         return model
 
@@ -198,7 +223,6 @@ def _unique(items: Iterable[object]) -> list[object]:
     return list({id(item): item for item in items}.values())
 
 
-def _set_choice(model: GraphModule, choice: str) -> None:
-    for observer in observers(model).values():
-        if isinstance(observer, RangeObserver):
-            observer.choice = choice
+def _set_choices(found: Iterable[RangeObserver], choices: Iterable[str]) -> None:
+    for observer, choice in zip(found, choices, strict=True):
+        observer.choice = choice

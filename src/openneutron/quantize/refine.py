@@ -6,10 +6,10 @@ not fitted to where there are enough; what it did is said either way.
 
 from __future__ import annotations
 
-import copy
 import math
 import resource
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
@@ -22,11 +22,13 @@ from torch.fx import GraphModule, Interpreter, Node
 from openneutron.diagnostics import fail
 from openneutron.quantize.absorb import absorb
 from openneutron.quantize.channels import channels_of
+from openneutron.quantize.copies import copied
 from openneutron.quantize.equalize import Equalized, equalize, trade_clamps
 from openneutron.quantize.measure import Quality, float_run, quality, quantized_run
 from openneutron.quantize.methods import (
     GOOD_DB,
     KNOWN,
+    Judged,
     MethodResult,
     Methods,
     Progress,
@@ -89,15 +91,21 @@ def calibrate(
     first = Kept.first_of(stream) if EQUALIZE in plan.methods else list(islice(stream, 1))
     if not first:
         fail("ON209", "calibration", "there are no calibration inputs", "Give at least one tuple of inputs.")
-    results, original = [], prepared
+    results, original, kept = [], prepared, Kept()
+    judged: Judged | None = None
     if EQUALIZE in plan.methods:
-        prepared, _, result = equalized(prepared, first, plan.thorough)
+        prepared, _, result, judged = equalized(prepared, first, plan.thorough)
         results.append(result)
-    kept = Kept()
-    observe(prepared, kept.watch(chain(first, stream)))
+        more = list(islice(stream, 1))
+        stream, judged = chain(more, stream), judged if not more and judged.is_on(first) else None
+    seen = kept.watch(chain(first, stream))
+    if judged is None:
+        observe(prepared, seen)
+    else:  # on these samples it has been
+        deque(seen, maxlen=0)
     if not measure and not plan.methods:
         return prepared, Refined(plan.name, results)
-    model, refined = refine(prepared, kept.samples, plan, progress, original)
+    model, refined = refine(prepared, kept.samples, plan, progress, original, judged)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     found = [*results, *refined.results]
     return model, Refined(plan.name, found, refined.quality, prepared, original, peak)
@@ -105,8 +113,11 @@ def calibrate(
 
 def equalized(
     prepared: GraphModule, samples: Sequence[Sample], thorough: bool
-) -> tuple[GraphModule, Equalized, MethodResult]:
-    """The equalized model, if it is better on a few samples, how it was scaled, and what that gives."""
+) -> tuple[GraphModule, Equalized, MethodResult, Judged]:
+    """The equalized model, if it is better on a few samples, how it was scaled, and what that gives.
+
+    The model is observed on these samples, of which the last result tells.
+    """
     start = time.monotonic()
     most = affordable(prepared, 256 << 20, 16, len(samples))
     everything, samples = samples, spread_over(samples, affordable(prepared, 32 << 20, 3, 8))
@@ -121,7 +132,7 @@ def equalized(
     known = reached(prepared, seen if channels.clamps else samples) if trials else Reached()
     ways = [_ABSORB, _SCALE, _SCALE_BY_WEIGHTS] + [_TRADE] * (thorough and bool(channels.clamps))
     for way in ways if trials else ():
-        trial = copy.deepcopy(prepared)
+        trial = copied(prepared)
         mine = known.of(trial)
         count = trade_clamps(trial, mine.tops) if way == _TRADE else 0
         if way == _TRADE and not count:
@@ -149,7 +160,8 @@ def equalized(
     )
     kept = chosen is not prepared
     took = time.monotonic() - start
-    return chosen, what, MethodResult(EQUALIZE, text, before.sqnr_db, best.sqnr_db, kept, took)
+    result = MethodResult(EQUALIZE, text, before.sqnr_db, best.sqnr_db, kept, took)
+    return chosen, what, result, Judged(list(samples), exact, best)
 
 
 def observe(prepared: GraphModule, samples: Iterable[Sample]) -> None:
@@ -170,12 +182,13 @@ def refine(
     plan: AccuracyPlan,
     progress: Progress = lambda part: None,
     original: GraphModule | None = None,
+    judged: Judged | None = None,
 ) -> tuple[GraphModule, Refined]:
     """The model with the plan's methods applied, where they help, and what they did.
 
-    `original` is the model to be near to, if that is another one.
+    `original` is the model to be near to, if that is another one; `judged` what is known of the model.
     """
-    work = Methods(prepared, samples, plan, original or prepared)
+    work = Methods(prepared, samples, plan, original or prepared, judged)
     methods = [method for method in plan.methods if method in KNOWN]
     parts = len(methods) or 1
     for done, method in enumerate(methods):

@@ -26,7 +26,7 @@ def equalize_to_train(
 ) -> MethodResult:
     """Scale the channels of a model to be trained, in place, where calibration of `prepared` gains by it."""
     names = {str(layer.weight.target): layer for layer in layers_of(prepared)}
-    _, done, result = equalized(prepared, samples, thorough=False)
+    _, done, result, _ = equalized(prepared, samples, thorough=False)
     if not result.kept:
         return result
     found = {}

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
 from openneutron.fx import bind_args
@@ -121,9 +122,10 @@ class Walk:
             for part in str(node.target).split("."):
                 found = getattr(found, part)
             return found
-        args, kwargs = pytree.tree_map_only(Node, lambda n: env[n], (node.args, node.kwargs))
         if node.op == "call_module":
-            return self._roundings[str(node.target)](*args, **kwargs) if rounded else args[0]
+            value = env[node.args[0]]  # type: ignore[index]  # an observer looks at one tensor
+            return self._roundings[str(node.target)].forward(value) if rounded else value
+        args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
         return node.target(*args, **kwargs)  # type: ignore[operator]  # a call_function
 
     def forget(self, layer: Layer) -> None:
