@@ -22,10 +22,27 @@ def overload(node: Node) -> OpOverload | None:
     return target if isinstance(target, OpOverload) else None
 
 
+# Of an operator: its name; of each argument the name, whether it may be given by position, and the default.
+_Description = tuple[str, tuple[tuple[str, bool, Any], ...], OpOverload]
+_DESCRIPTIONS: dict[int, _Description] = {}  # by identity: an operator's own hash is slow
+
+
+def _described(op: OpOverload) -> _Description:
+    found = _DESCRIPTIONS.get(id(op))
+    if found is None:
+        arguments = ((a.name, not a.kwarg_only, _default(a)) for a in op._schema.arguments)
+        found = _DESCRIPTIONS[id(op)] = (str(op), tuple(arguments), op)
+    return found
+
+
+def _default(argument: Any) -> Any:
+    return argument.default_value if argument.has_default_value() else None
+
+
 def op_name(node: Node) -> str:
     """The operator's name in the table, such as `aten.relu.default`; empty for a node that calls none."""
     op = overload(node)
-    return str(op) if op is not None else ""
+    return _described(op)[0] if op is not None else ""
 
 
 def bind_args(node: Node) -> dict[str, Any]:
@@ -33,13 +50,14 @@ def bind_args(node: Node) -> dict[str, Any]:
     op = overload(node)
     assert op is not None, f"{node.format_node()} calls no operator"
     bound: dict[str, Any] = {}
-    for position, argument in enumerate(op._schema.arguments):
-        if not argument.kwarg_only and position < len(node.args):
-            bound[argument.name] = node.args[position]
-        elif argument.name in node.kwargs:
-            bound[argument.name] = node.kwargs[argument.name]
+    args, kwargs = node.args, node.kwargs
+    for position, (name, by_position, default) in enumerate(_described(op)[1]):
+        if by_position and position < len(args):
+            bound[name] = args[position]
+        elif name in kwargs:
+            bound[name] = kwargs[name]
         else:
-            bound[argument.name] = argument.default_value if argument.has_default_value() else None
+            bound[name] = list(default) if isinstance(default, list) else default
     # An Edge operator may have arguments the ATen schema lacks (a dim order); none may be lost.
     bound.update({name: value for name, value in node.kwargs.items() if name not in bound})
     return bound

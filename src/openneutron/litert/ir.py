@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Flag, IntEnum, auto
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ class Builtin(IntEnum):
 
     def has(self, trait: Trait) -> bool:
         """Whether the operator has (one of) these traits."""
-        return bool(self.traits & trait)
+        return self.traits._value_ & trait._value_ != 0  # as `self.traits & trait`, in a tenth of the time
 
     ADD = 0, Trait.BINARY | Trait.CLAMPS
     AVERAGE_POOL_2D = 1, Trait.SPATIAL | Trait.CLAMPS
@@ -138,6 +139,7 @@ class Builtin(IntEnum):
     SIGN = 158, Trait.UNARY
 
 
+@cache
 def kinds(trait: Trait) -> frozenset[Builtin]:
     """Every operator with one of these traits."""
     return frozenset(kind for kind in Builtin if kind.has(trait))
@@ -181,6 +183,11 @@ class Quant:
     @property
     def is_per_tensor(self) -> bool:
         return len(self.scale) == 1
+
+    @cached_property
+    def is_positive(self) -> bool:
+        """Whether every scale is a positive number."""
+        return all(s > 0 and math.isfinite(s) for s in self.scale)
 
     def __str__(self) -> str:
         if self.is_per_tensor:
@@ -256,6 +263,17 @@ class Op:
         tensor = self.inputs[index]
         assert tensor is not None, f"{self.kind.name} has no input {index}"
         return tensor
+
+    def copy(self) -> Op:
+        """The same call with lists of its own."""
+        return Op(
+            self.kind,
+            list(self.inputs),
+            list(self.outputs),
+            dict(self.options),
+            self.origin,
+            self.custom_name,
+        )
 
     def __repr__(self) -> str:
         ins = ", ".join(t.name if t is not None else "-" for t in self.inputs)
@@ -345,7 +363,7 @@ def _problems(graph: Graph) -> Iterator[str]:
 def _tensor_problems(t: Tensor) -> Iterator[str]:
     if t.dtype not in DTYPES:
         yield f"{t.name} has unknown type {t.dtype}"
-    if any(d < 0 for d in t.shape):
+    if t.shape and min(t.shape) < 0:
         yield f"{t.name} has a negative dimension {t.shape}"
     if t.dtype == "int8" and t.quant is None:
         yield f"{t.name} is int8 without quantization"
@@ -354,7 +372,7 @@ def _tensor_problems(t: Tensor) -> Iterator[str]:
     q = t.quant
     if q is None:
         return
-    if any(not (s > 0 and math.isfinite(s)) for s in q.scale):
+    if not q.is_positive:
         yield f"{t.name} has a scale that is not a positive number"
     if len(q.scale) != len(q.zero_point):
         yield f"{t.name} has {len(q.scale)} scales and {len(q.zero_point)} zero points"

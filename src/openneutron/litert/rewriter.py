@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,10 +23,7 @@ class Rewriter:
         self._graph = graph
         self.outputs = list(graph.outputs)
         self.names = Names(t.name for t in graph.tensors())
-        self._ops = {
-            replace(op, inputs=list(op.inputs), outputs=list(op.outputs), options=dict(op.options)): None
-            for op in graph.ops
-        }
+        self._ops = {op.copy(): None for op in graph.ops}
         self._alive = set(self._ops)
         self._added: dict[Op, list[Op]] = {}  # in front of which op, until the order is asked for
         self._at: Op | None = None
@@ -50,7 +46,7 @@ class Rewriter:
 
     def graph(self) -> Graph:
         """The graph as it stands. Its ops are copies again: later rewriting does not change it."""
-        ops = [replace(op, inputs=list(op.inputs), outputs=list(op.outputs)) for op in self.ops]
+        ops = [op.copy() for op in self.ops]
         return Graph(list(self._graph.inputs), list(self.outputs), ops, self._graph.name)
 
     def apply(self, rule: Rewrite, op: Op) -> bool:
@@ -231,9 +227,8 @@ Rewrite = Callable[[Rewriter, Op], bool]
 def rewrite(graph: Graph, rule: Rewrite) -> Graph:
     """Apply a rule to every op in order, once; what nobody reads after that goes."""
     rewriter = Rewriter(graph)
-    for op in rewriter.ops:
-        rewriter.apply(rule, op)
-    return drop_dead_ops(rewriter.graph()).verify()
+    fired = [rewriter.apply(rule, op) for op in rewriter.ops]
+    return drop_dead_ops(rewriter.graph() if any(fired) else graph).verify()
 
 
 def drop_dead_ops(graph: Graph) -> Graph:

@@ -24,7 +24,7 @@ from openneutron.litert.file import write
 from openneutron.lower.convert import Lowered, lower_cluster, lower_program
 from openneutron.options import CompileOptions
 from openneutron.package.payload import AS_IS, CHANNELS_LAST, Port, build_payload, pack
-from openneutron.partition.clusters import Cluster
+from openneutron.partition.clusters import Cluster, kind_of
 from openneutron.partition.partitioner import BACKEND_ID, TablePartitioner, other_backends
 from openneutron.stopwatch import LITERT, MICROCODE, stage
 from openneutron.target import find_target
@@ -41,7 +41,13 @@ class NeutronPartitioner(TablePartitioner):
 
     def refuses(self, cluster: Cluster) -> Reject | None:
         """Why the converter would refuse a cluster, by the limits of its kernels."""
-        return find_converter(self.options.converter).refuses(lower_cluster(cluster))
+        kind = kind_of(cluster)
+        if kind is not None and kind in self._taken:
+            return None
+        refused = find_converter(self.options.converter).refuses(lower_cluster(cluster))
+        if refused is None and kind is not None:
+            self._taken.add(kind)
+        return refused
 
 
 class NeutronBackend(BackendDetails):

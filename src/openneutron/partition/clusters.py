@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,6 +149,26 @@ def is_requantize(node: Node) -> bool:
     if not name.endswith(".quantize_per_tensor.default"):
         return False
     return op_name(node.all_input_nodes[0]).endswith(".dequantize_per_tensor.default")
+
+
+def kind_of(cluster: Cluster) -> Hashable | None:
+    """What a converter knows of an operator without constants, whatever its tensors are called; else None."""
+    if len(cluster.parts) != 1:
+        return None
+    (part,) = cluster.parts
+    numbers: dict[str, int] = {}
+
+    def kind(value: Any) -> Hashable:
+        if isinstance(value, Value):
+            number = numbers.setdefault(value.name, len(numbers))
+            return "tensor", number, value.shape, value.dtype, value.quant
+        return tuple(map(kind, value)) if isinstance(value, list | tuple) else (type(value), value)
+
+    call = part.call
+    if any(value.is_const for value in call.tensors):
+        return None
+    args = tuple((name, kind(value)) for name, value in call.args.items())
+    return call.op, args, kind(call.out), call.activation, bool(part.outputs)
 
 
 def find_clusters(program: ExportedProgram, converter: str = OPEN) -> tuple[list[Cluster], list[Rejected]]:

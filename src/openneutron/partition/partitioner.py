@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +106,7 @@ class TablePartitioner(Partitioner):
         self._check_op_support = check_op_support
         self._whole_reasons: dict[str, Reject] = {}  # of operators that are then decomposed, by node name
         self._found: tuple[list[Cluster], list[Rejected]] | None = None  # where nothing has changed since
+        self._taken: set[Hashable] = set()  # kinds of clusters that the converter takes
         self._before_edge: list[list[Cluster]] = []  # partitions that were taken before Edge
 
     # ----------------------------------------------------------------------------------------------

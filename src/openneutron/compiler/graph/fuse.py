@@ -40,8 +40,8 @@ __all__ = ["PADDING", "PASSES", "fuse"]
 def fuse(graph: Graph) -> Graph:
     """All passes, in order."""
     for step in PASSES:
-        graph = step(graph).verify()
-    return graph
+        graph = step(graph)  # each verifies what it changed
+    return graph.verify()
 
 
 def merge_tables(graph: Graph) -> Graph:

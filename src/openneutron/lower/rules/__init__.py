@@ -86,7 +86,8 @@ def optimize(graph: Graph, rules: Sequence[Rule] = RULES, counts: Counter[str] |
                 if rewriter.apply(rule.function, op):
                     fired[rule.name] += 1
                     changed = True
-        graph = rewriter.graph().verify()
+        if changed:
+            graph = rewriter.graph().verify()
     return graph
 
 
