@@ -75,7 +75,7 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
     pictures = sum(op.operand(0).nbytes for op in fused.ops if op.custom_name == PLANAR)
     woven = _with_pictures_woven(fused, schedule, target, options) if arena and pictures else None
     plan = woven[1] if woven else None
-    if plan is None or 2 * pictures < plan.scratch_bytes:  # where that much is needed, they may not matter
+    if plan is None or 5 * pictures < 4 * plan.scratch_bytes:  # not much more than they take
         other = (smallest_plan(orders(), target, options) if small else None) or plan_memory(schedule)
         if plan is None or other.scratch_bytes <= plan.scratch_bytes:
             woven, plan = None, other
