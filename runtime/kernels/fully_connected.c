@@ -39,9 +39,10 @@ static uint32_t whole_blocks(uint32_t columns) {
 
 /* The next at most `most` columns when `done` of them are done: from the first to the last, or `down`. The last ones
  * of a single row, NEUTRON_LAST_TOGETHER or what whole blocks leave of them, are computed together, and written when
- * nothing of the row is read any more: the compiler may lay them over its end, or over its beginning. */
-static Columns next_columns(uint32_t columns, uint32_t done, uint32_t most, bool down) {
-    const uint32_t last = NEUTRON_LAST_TOGETHER < columns ? NEUTRON_LAST_TOGETHER : columns;
+ * nothing of the row is read any more: the compiler may lay them over its end, or over its beginning. Where it has not,
+ * they are no different from the others. */
+static Columns next_columns(uint32_t columns, uint32_t done, uint32_t most, bool over, bool down) {
+    const uint32_t last = over && NEUTRON_LAST_TOGETHER < columns ? NEUTRON_LAST_TOGETHER : columns;
     if (down) {
         uint32_t end = columns - done, least = end > last ? last : 0;
         return (Columns){end - least > most ? whole_blocks(end - most) : least, end};
@@ -60,11 +61,14 @@ static int32_t run(const NeutronMachine *machine, const NeutronFullyConnectedPar
     size_t channel_bytes = neutron_groups(p->in_features) * NEUTRON_GROUP;
     int32_t sums[SUMS];
     const uint32_t rows = ROWS(p->rows), most = SUMS / rows;
-    const bool down = p->input.region == p->output.region && p->output.offset > p->input.offset;
+    const bool over = p->input.region == p->output.region &&
+                      p->input.offset < (uint64_t)p->output.offset + (uint64_t)p->rows * p->out_features &&
+                      p->output.offset < (uint64_t)p->input.offset + (uint64_t)p->rows * p->in_features;
+    const bool down = over && p->output.offset > p->input.offset;
     const NeutronSumRange range = {p->output_zero, p->clamp_min, p->clamp_max};
     NeutronGemm g = {.a_pitch = p->in_features, .k = p->in_features, .raw = sums};
     for (uint32_t done = 0; done < p->out_features; done += g.n) {
-        const Columns columns = next_columns(p->out_features, done, most, down);
+        const Columns columns = next_columns(p->out_features, done, most, over, down);
         const uint32_t j = columns.first;
         g.n = columns.end - j;
         g.weights = weights + j * channel_bytes;

@@ -1,8 +1,11 @@
-/* A convolution as products whose parts are the rows (or the taps) of the window, read where they lie.
+/* A convolution as products whose parts are the rows (or the taps) of the
+ * window, read where they lie.
  *
- * Input rows that need padding are first copied, padding and all, into a ring that holds as many as the windows of
- * some output rows span: each row is copied once, not once for each window it is in. Parts that are no multiple of
- * 4 bytes (few channels) are read on to the next multiple, and the weights are spread to match, with zeros there.
+ * Input rows that need padding are first copied, padding and all, into a ring
+ * that holds as many as the windows of some output rows span: each row is
+ * copied once, not once for each window it is in. Parts that are no multiple of
+ * 4 bytes (few channels) are read on to the next multiple, and the weights are
+ * spread to match, with zeros there.
  */
 #include "conv_rows.h"
 
@@ -11,8 +14,11 @@
 #include "product.h"
 
 #define MAX_PARTS 128u
-#define MAX_LINES 8u /* output rows computed in one product */
-#define BEYOND 4u    /* a part may be read so many bytes too far */
+#define MAX_LINES 16u /* output rows computed in one product */
+#define WORTH_SKIPPING \
+    (768u * 16u)  /* groups of products, for all channels, that cost more than a  \
+                  call by itself */
+#define BEYOND 4u /* a part may be read so many bytes too far */
 
 typedef struct {
     const NeutronWindow *w;
@@ -36,7 +42,8 @@ typedef struct {
     uint32_t first_slot;
 } Rows;
 
-/* The ring is made of padding; here come the columns that lie inside the input. */
+/* The ring is made of padding; here come the columns that lie inside the input.
+ */
 static void fill_row(const Rows *r, int32_t y, int8_t *to) {
     const NeutronWindow *w = r->w;
     const size_t in_c = w->in_c;
@@ -61,7 +68,8 @@ static void fill_row(const Rows *r, int32_t y, int8_t *to) {
     }
 }
 
-/* Where row y is in the ring, for y from r->first on and less than `held` further. */
+/* Where row y is in the ring, for y from r->first on and less than `held`
+ * further. */
 static inline int8_t *slot(const Rows *r, int32_t y) {
     uint32_t i = r->first_slot + (uint32_t)(y - r->first);
     return r->ring + (size_t)(i < r->held ? i : i - r->held) * r->row_bytes;
@@ -85,7 +93,8 @@ static void fill_ring(Rows *r, int32_t y, int32_t end) {
     for (; r->next < end; ++r->next) fill_row(r, r->next, slot(r, r->next));
 }
 
-/* Packed weights of n channels, each `runs` runs of `run` values, with every run padded to whole groups. */
+/* Packed weights of n channels, each `runs` runs of `run` values, with every
+ * run padded to whole groups. */
 static void spread_weights(const int8_t *from, uint32_t n, uint32_t runs, uint32_t run, int8_t *to) {
     const uint32_t groups = (uint32_t)neutron_groups(runs * run), each = (uint32_t)neutron_groups(run);
     for (uint32_t j = 0; j < n; j += NEUTRON_BLOCK) {
@@ -116,23 +125,27 @@ typedef struct {
     size_t part_step;       /* bytes between them */
     size_t plane_step;      /* and between those of two planes */
     uint32_t run;           /* bytes of a part that belong to the window */
-    int8_t *spread;         /* room for spread weights, or null if they are used as they are */
+    int8_t *spread;         /* room for spread weights, or null if they are used as they
+                       are */
     uint32_t at_once;       /* channels that fit there */
     uint32_t lines;         /* output rows done together */
 } Plan;
 
-/* Output rows oy .. oy + count - 1 of channels j and on. */
-static void output_rows(Plan *plan, const NeutronView *view, int8_t *output, uint32_t oy, uint32_t count) {
+/* Output rows oy .. oy + count - 1 of channels j and on; `first` and `last`
+ * rows of the window are left out at its top and bottom. */
+static void output_rows(Plan *plan, const NeutronView *view, int8_t *output, uint32_t oy, uint32_t count,
+                        uint32_t first, uint32_t last) {
     const NeutronWindow *w = plan->rows.w;
     NeutronProduct *p = &plan->product;
     const int8_t *parts[MAX_PARTS * MAX_LINES];
     int8_t *lines[MAX_LINES];
     int32_t y = (int32_t)(oy * w->stride_h) - w->pad_top;
-    fill_ring(&plan->rows, y, y + (int32_t)((count - 1u) * w->stride_h + plan->rows.span));
+    fill_ring(&plan->rows, first ? 0 : y, /* with dilation the next output row may begin above this one's first tap */
+              y + (int32_t)((count - 1u) * w->stride_h + plan->rows.span) - (int32_t)(last * w->dilation_h));
     uint32_t found = 0;
     for (uint32_t i = 0; i < count; ++i, y += (int32_t)w->stride_h) {
         for (uint32_t c = 0; c < plan->rows.planes; ++c) {
-            for (uint32_t ky = 0; ky < w->kernel_h; ++ky) {
+            for (uint32_t ky = first; ky < w->kernel_h - last; ++ky) {
                 const int8_t *row = row_at(&plan->rows, y + (int32_t)(ky * w->dilation_h)) + c * plan->plane_step;
                 for (uint32_t kx = 0; kx < plan->columns_apart; ++kx) parts[found++] = row + kx * plan->part_step;
             }
@@ -147,7 +160,53 @@ static void output_rows(Plan *plan, const NeutronView *view, int8_t *output, uin
     plan->code->run(p);
 }
 
-/* Decide how the window is cut into parts; whether its rows must be copied may depend on that. */
+/* Rows of the window of output row oy that lie above the input, and below. */
+static void outside(const Plan *plan, uint32_t oy, uint32_t *above, uint32_t *below) {
+    const NeutronWindow *w = plan->rows.w;
+    const int32_t y = (int32_t)(oy * w->stride_h) - w->pad_top;
+    *above = *below = 0;
+    if (y >= 0 && y + (int32_t)plan->rows.span <= (int32_t)w->in_h) return;
+    uint32_t end;
+    neutron_taps(y, w->kernel_h, w->dilation_h, w->in_h, above, &end);
+    *below = w->kernel_h - end;
+}
+
+/* Output rows of one image, for the channels whose product is prepared. Rows of
+ * the window that are padding are left out, if the code can do that: what they
+ * add is the same for all pixels of a row. */
+static void image_rows(Plan *plan, const NeutronView *view, int8_t *output) {
+    const NeutronWindow *w = plan->rows.w;
+    NeutronProduct *p = &plan->product;
+    const int32_t *start = p->start;
+    int32_t without[NEUTRON_PRODUCT_CHANNELS];
+    const uint32_t row = (uint32_t)neutron_groups(p->part_bytes) * plan->columns_apart;
+    const int can_skip = plan->code->skip && p->flipped && plan->rows.planes == 1 && w->out_w >= 4u;
+    plan->rows.next = INT32_MIN;
+    for (uint32_t oy = w->y0, count; oy < w->y1; oy += count) {
+        uint32_t above = 0, below = 0, none = 1;
+        if (can_skip) outside(plan, oy, &above, &below);
+        if ((above || below) && above + below < w->kernel_h) {
+            const uint32_t all = row * w->kernel_h;
+            plan->code->skip(p->g.weights, p->g.k, p->g.n, 0, above * row, (int8_t)plan->rows.zero, start, without);
+            plan->code->skip(p->g.weights, p->g.k, p->g.n, all - below * row, all, (int8_t)plan->rows.zero, without,
+                             without);
+            p->start = without;
+            p->skipped = above * row;
+            output_rows(plan, view, output, oy, count = 1, above, below);
+            p->start = start;
+            p->skipped = 0;
+            continue;
+        }
+        for (count = 1; count < plan->lines && oy + count < w->y1 && none; count += none) {
+            if (can_skip) outside(plan, oy + count, &above, &below);
+            none = above + below == 0;
+        }
+        output_rows(plan, view, output, oy, count, 0, 0);
+    }
+}
+
+/* Decide how the window is cut into parts; whether its rows must be copied may
+ * depend on that. */
 static void cut_window(Plan *plan, const NeutronConv2DParams *p) {
     const NeutronWindow *w = &p->window;
     int joined = w->dilation_w == 1 && (!plan->rows.direct || p->input.pixel == w->in_c);
@@ -162,8 +221,8 @@ static void cut_window(Plan *plan, const NeutronConv2DParams *p) {
     }
 }
 
-/* Decide how the window is read and what the memory is for; false if there is not enough. `copied`: rows are copied even
- * if they need no padding. */
+/* Decide how the window is read and what the memory is for; false if there is
+ * not enough. `copied`: rows are copied even if they need no padding. */
 static int make_plan(Plan *plan, const NeutronConv2DParams *p, int copied, int8_t *memory, size_t bytes) {
     const NeutronWindow *w = &p->window;
     Rows *r = &plan->rows;
@@ -185,7 +244,8 @@ static int make_plan(Plan *plan, const NeutronConv2DParams *p, int copied, int8_
         if (bytes < BEYOND || r->row_bytes > bytes) return 0; /* and so no product below is too large */
         left -= BEYOND;
         if (r->row_bytes * r->span > left) return 0;
-        /* Half of what is left, or less, lets several output rows be done together. */
+        /* Half of what is left, or less, lets several output rows be done together.
+     */
         uint64_t more = (left - r->row_bytes * r->span) / 2u / ((uint64_t)r->row_bytes * w->stride_h);
         if (more < plan->lines - 1u) plan->lines = (uint32_t)more + 1u;
         r->held = r->span + (plan->lines - 1u) * w->stride_h;
@@ -237,6 +297,7 @@ int neutron_conv_rows(const NeutronMachine *machine, const NeutronConv2DParams *
     g->low = p->clamp_min;
     g->high = p->clamp_max;
     plan.product.start = start;
+    plan.product.skipped = 0;
     size_t channel_bytes = neutron_groups(planes * w->kernel_h * w->kernel_w * w->in_c) * NEUTRON_GROUP;
     for (uint32_t j = 0; j < w->out_c; j += g->n) {
         g->n = w->out_c - j < plan.at_once ? w->out_c - j : plan.at_once;
@@ -251,11 +312,7 @@ int neutron_conv_rows(const NeutronMachine *machine, const NeutronConv2DParams *
         plan.code->start(g->weights, g->k, g->n, g->bias, start);
         for (uint32_t b = 0; b < w->batch; ++b) {
             plan.rows.batch = b;
-            plan.rows.next = INT32_MIN;
-            for (uint32_t oy = w->y0; oy < w->y1; oy += plan.lines) {
-                uint32_t count = w->y1 - oy < plan.lines ? w->y1 - oy : plan.lines;
-                output_rows(&plan, &p->output, output + j, oy, count);
-            }
+            image_rows(&plan, &p->output, output + j);
         }
     }
     return 1;

@@ -1,4 +1,5 @@
-/* The matrix product for AVX-512 VNNI (vnni.h): tiles of sixteen or 32 channels. */
+/* The matrix product for AVX-512 VNNI (vnni.h): tiles of sixteen or 32
+ * channels. */
 #include "vnni.h"
 
 #include "vnni_tiles.h"
@@ -6,7 +7,8 @@
 #define SUMS NEUTRON_TILE_SUMS
 #define SHORT 12u /* groups: with fewer products nothing is gained by scaling meanwhile */
 
-/* Sums stay below 2^30, as neutron_scale_right16 needs, if they start below 2^29 and have no more terms than this. */
+/* Sums stay below 2^30, as neutron_scale_right16 needs, if they start below
+ * 2^29 and have no more terms than this. */
 #define FAST_K (1u << 14)
 
 void neutron_store_row_vnni(const NeutronGemm *g, const NeutronStrip *s, uint32_t row, int8_t *out, __m512i first,
@@ -23,7 +25,8 @@ void neutron_store_row_vnni(const NeutronGemm *g, const NeutronStrip *s, uint32_
         const NeutronRightScale16 *scale = &s->scale[h].short_way;
         if (s->fast) {
             x[h] = s->positive ? neutron_scale_right16(x[h], scale, 1) : neutron_scale_right16(x[h], scale, 0);
-        } else { /* wrapped to 32 bits before it is clamped, as in the portable code */
+        } else { /* wrapped to 32 bits before it is clamped, as in the portable code
+              */
             x[h] = _mm512_add_epi32(neutron_apply_scale16(x[h], &s->scale[h]), _mm512_set1_epi32(g->zero));
         }
         __m128i bytes = _mm_max_epi8(_mm512_cvtsepi32_epi8(x[h]), s->low);
@@ -39,7 +42,8 @@ NEUTRON_INLINE __m512i load_weights(const int8_t *at, size_t block, uint32_t h) 
     return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
-/* Four registers of sums, which are `rows` rows of results: scaled, packed, put in order and stored. */
+/* Four registers of sums, which are `rows` rows of results: scaled, packed, put
+ * in order and stored. */
 NEUTRON_INLINE void store_four(const NeutronGemm *g, const NeutronStrip *s, int8_t *to, uint32_t rows,
                                uint32_t registers, const __m512i *sums) {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
@@ -64,7 +68,8 @@ NEUTRON_INLINE void store_tile(const NeutronGemm *g, const NeutronStrip *s, uint
                                uint32_t registers, int positive, __m512i *sums) {
     const uint32_t each = 4u / registers;
     int8_t *to = out + row * g->out_pitch + s->channel;
-    /* All are scaled before anything is stored: behind a store the constants would have to be loaded again. */
+    /* All are scaled before anything is stored: behind a store the constants
+   * would have to be loaded again. */
 #pragma GCC unroll 2
     for (uint32_t h = 0; h < registers; ++h) {
         const NeutronRightScale16 scale = s->scale[h].short_way;
@@ -79,7 +84,8 @@ NEUTRON_INLINE void store_tile(const NeutronGemm *g, const NeutronStrip *s, uint
     }
 }
 
-/* Every row of a tile that cannot take the short way. A function of its own, for it is not often called. */
+/* Every row of a tile that cannot take the short way. A function of its own,
+ * for it is not often called. */
 static __attribute__((noinline)) void store_each(const NeutronGemm *g, const NeutronStrip *s, uint32_t row, int8_t *out,
                                                  uint32_t rows, const __m512i *sums) {
     const uint32_t registers = s->count / 16u;
@@ -88,8 +94,9 @@ static __attribute__((noinline)) void store_each(const NeutronGemm *g, const Neu
     }
 }
 
-/* A tile that waits for nothing: of few products, or of the last rows of a line. The numbers are constants at every
- * call, so that the sums are in registers. */
+/* A tile that waits for nothing: of few products, or of the last rows of a
+ * line. The numbers are constants at every call, so that the sums are in
+ * registers. */
 NEUTRON_INLINE void short_tile(const NeutronProduct *p, const NeutronStrip *s, const int8_t *const *parts, int8_t *out,
                                uint32_t row, uint32_t rows, uint32_t registers) {
     const NeutronGemm *g = &p->g;
@@ -101,7 +108,8 @@ NEUTRON_INLINE void short_tile(const NeutronProduct *p, const NeutronStrip *s, c
         sums[i] = i < rows * registers ? s->start[i % registers] : _mm512_setzero_si512();
     }
     for (uint32_t part = 0; part < p->part_count; ++part) {
-        const int8_t *a[(SUMS + 2u) / 3u]; /* every third row: the two behind it are reached by an index */
+        const int8_t *a[(SUMS + 2u) / 3u]; /* every third row: the two behind it are
+                                          reached by an index */
 #pragma GCC unroll 6
         for (uint32_t r = 0; r < (rows + 2u) / 3u; ++r) a[r] = parts[part] + (row + 3u * r) * pitch;
         for (size_t i = 0; i < neutron_groups(p->part_bytes); ++i, w += NEUTRON_GROUP * NEUTRON_BLOCK) {
@@ -132,17 +140,22 @@ NEUTRON_INLINE void short_tile(const NeutronProduct *p, const NeutronStrip *s, c
 #define CASE(n, registers) \
     case n: short_tile(p, s, parts, out, row, n, registers); return;
 
-/* Each a function of its own: the compiler does better on several small ones. */
+/* Each a function of its own: the compiler does better on several small ones.
+ */
 static __attribute__((noinline)) void short_16(const NeutronProduct *p, const NeutronStrip *s,
                                                const int8_t *const *parts, int8_t *out, uint32_t row, uint32_t rows) {
     switch (rows) {
-        CASE(1, 1) CASE(2, 1) CASE(3, 1) CASE(4, 1) CASE(5, 1) CASE(6, 1) CASE(7, 1) CASE(8, 1) CASE(16, 1)
+        CASE(1, 1)
+        CASE(2, 1) CASE(3, 1) CASE(4, 1) CASE(5, 1) CASE(6, 1) CASE(7, 1) CASE(8, 1) CASE(16, 1)
     }
 }
 
 static __attribute__((noinline)) void short_32(const NeutronProduct *p, const NeutronStrip *s,
                                                const int8_t *const *parts, int8_t *out, uint32_t row, uint32_t rows) {
-    switch (rows) { CASE(1, 2) CASE(2, 2) CASE(3, 2) CASE(4, 2) CASE(5, 2) CASE(6, 2) CASE(7, 2) CASE(8, 2) }
+    switch (rows) {
+        CASE(1, 2)
+        CASE(2, 2) CASE(3, 2) CASE(4, 2) CASE(5, 2) CASE(6, 2) CASE(7, 2) CASE(8, 2)
+    }
 }
 
 #define TILES_AT_ONCE 64u
@@ -219,7 +232,8 @@ void neutron_prepare_strip_vnni(const NeutronGemm *g, const int32_t *start, Neut
     for (uint32_t h = 0; h < 2; ++h) {
         const __mmask16 mask = (__mmask16)(lanes >> 16u * h);
         const uint32_t first = mask ? s->channel + 16u * h : s->channel;
-        /* Lanes without a channel have a multiplier of 0 and shift by 1: they do not stand in the way. */
+        /* Lanes without a channel have a multiplier of 0 and shift by 1: they do
+     * not stand in the way. */
         s->scale[h] = neutron_scale16(_mm512_maskz_loadu_epi32(mask, g->multiplier + first),
                                       _mm512_mask_loadu_epi32(_mm512_set1_epi32(-1), mask, g->shift + first));
         __mmask16 small = _mm512_cmplt_epi32_mask(_mm512_abs_epi32(s->start[h]), _mm512_set1_epi32(1 << 29));
@@ -246,6 +260,7 @@ static void run_flipped(const NeutronProduct *p, int8_t *const *lines, uint32_t 
         const uint32_t left = g->n - s.channel;
         s.count = left >= 32u ? 32u : left >= 16u ? 16u : left < NEUTRON_BLOCK ? left : NEUTRON_BLOCK;
         s.weights = g->weights + s.channel / NEUTRON_BLOCK * s.block;
+        s.weights += (size_t)p->skipped * NEUTRON_GROUP * (s.count < NEUTRON_BLOCK ? s.count : NEUTRON_BLOCK);
         neutron_prepare_strip_vnni(g, p->start + s.channel, &s);
         if (s.count >= 16u) strip_rows(p, &s, lines, line_count);
         else neutron_narrow_vnni(p, &s, lines, line_count);
@@ -292,7 +307,8 @@ static void run(const NeutronProduct *p) {
     int8_t *const *lines = p->lines ? p->lines : &g->out;
     const uint32_t line_count = p->lines ? p->line_count : 1u;
     _Alignas(64) int8_t rows[COPY_BYTES];
-    /* Rows a multiple of 1 KiB apart would all compete for the same few places of the cache. */
+    /* Rows a multiple of 1 KiB apart would all compete for the same few places of
+   * the cache. */
     const size_t pitch = neutron_groups(g->k) * NEUTRON_GROUP + (g->k % 1024u ? 0u : 64u);
     if (p->flipped) {
         run_flipped(p, lines, line_count);
@@ -306,7 +322,8 @@ static void run(const NeutronProduct *p) {
         }
         return;
     }
-    /* Flipped once, not for every strip of channels: as many rows at a time as stay in the cache. */
+    /* Flipped once, not for every strip of channels: as many rows at a time as
+   * stay in the cache. */
     const uint32_t fit = (uint32_t)(COPY_BYTES / pitch), at_once = fit < g->m ? fit : g->m;
     const uint32_t more = fit / at_once < COPY_LINES ? fit / at_once : COPY_LINES;
     NeutronProduct part = *p;
@@ -331,30 +348,51 @@ static void run(const NeutronProduct *p) {
     }
 }
 
-/* The bias less 128 times the sum of the weights (padding bytes are 0 and add nothing). */
+/* What `groups` groups of a block add to its sums if all values are the same.
+ */
+static __m256i times(const int8_t *weights, size_t groups, uint32_t lanes, __m512i value) {
+    const __mmask8 mask = (__mmask8)((1u << lanes) - 1u);
+    __m512i sums[4];
+    for (uint32_t i = 0; i < 4; ++i) sums[i] = _mm512_setzero_si512();
+    size_t i = 0;
+    if (lanes == NEUTRON_BLOCK) { /* eight groups, two a register */
+        for (; i + 8u <= groups; i += 8u, weights += 8u * NEUTRON_BLOCK * NEUTRON_GROUP) {
+#pragma GCC unroll 4
+            for (uint32_t r = 0; r < 4; ++r)
+                neutron_add_products(&sums[r], value, _mm512_loadu_si512(weights + 64u * r));
+        }
+    }
+    const __m512i all = _mm512_add_epi32(_mm512_add_epi32(sums[0], sums[1]), _mm512_add_epi32(sums[2], sums[3]));
+    __m256i sum = _mm256_add_epi32(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64(all, 1));
+    for (; i < groups; ++i, weights += lanes * NEUTRON_GROUP) {
+        neutron_add_products8(&sum, _mm512_castsi512_si256(value), _mm256_maskz_loadu_epi32(mask, weights));
+    }
+    return sum;
+}
+
+/* The bias less 128 times the sum of the weights (padding bytes are 0 and add
+ * nothing). */
 static void start(const int8_t *weights, uint32_t k, uint32_t n, const int32_t *bias, int32_t *to) {
     const size_t groups = neutron_groups(k);
-    const __m512i offset = _mm512_set1_epi8((char)0x80);
-    for (uint32_t j = 0; j < n; j += NEUTRON_BLOCK) {
-        uint32_t lanes = n - j < NEUTRON_BLOCK ? n - j : NEUTRON_BLOCK;
-        __mmask8 mask = (__mmask8)((1u << lanes) - 1u);
-        __m512i sums[4];
-        for (uint32_t i = 0; i < 4; ++i) sums[i] = _mm512_setzero_si512();
-        size_t i = 0;
-        if (lanes == NEUTRON_BLOCK) { /* eight groups, two a register */
-            for (; i + 8u <= groups; i += 8u, weights += 8u * NEUTRON_BLOCK * NEUTRON_GROUP) {
-#pragma GCC unroll 4
-                for (uint32_t r = 0; r < 4; ++r)
-                    neutron_add_products(&sums[r], offset, _mm512_loadu_si512(weights + 64u * r));
-            }
-        }
-        __m512i all = _mm512_add_epi32(_mm512_add_epi32(sums[0], sums[1]), _mm512_add_epi32(sums[2], sums[3]));
-        __m256i sum = _mm256_add_epi32(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64(all, 1));
-        for (; i < groups; ++i, weights += lanes * NEUTRON_GROUP) {
-            sum = _mm256_dpbusd_epi32(sum, _mm512_castsi512_si256(offset), _mm256_maskz_loadu_epi32(mask, weights));
-        }
+    for (uint32_t j = 0; j < n; j += NEUTRON_BLOCK, weights += groups * NEUTRON_BLOCK * NEUTRON_GROUP) {
+        const uint32_t lanes = n - j < NEUTRON_BLOCK ? n - j : NEUTRON_BLOCK;
+        const __mmask8 mask = (__mmask8)((1u << lanes) - 1u);
+        const __m256i sum = times(weights, groups, lanes, _mm512_set1_epi8((char)0x80));
         _mm256_mask_storeu_epi32(to + j, mask, _mm256_sub_epi32(_mm256_maskz_loadu_epi32(mask, bias + j), sum));
     }
 }
 
-const NeutronProductCode neutron_product_vnni = {.start = start, .run = run, .copy = copy, .flip = (int8_t)-128};
+static void skip(const int8_t *weights, uint32_t k, uint32_t n, uint32_t first, uint32_t end, int8_t value,
+                 const int32_t *from, int32_t *to) {
+    const size_t groups = neutron_groups(k);
+    for (uint32_t j = 0; j < n; j += NEUTRON_BLOCK, weights += groups * NEUTRON_BLOCK * NEUTRON_GROUP) {
+        const uint32_t lanes = n - j < NEUTRON_BLOCK ? n - j : NEUTRON_BLOCK;
+        const __mmask8 mask = (__mmask8)((1u << lanes) - 1u);
+        const int8_t *at = weights + (size_t)first * lanes * NEUTRON_GROUP;
+        const __m256i sum = times(at, end - first, lanes, _mm512_set1_epi8(value));
+        _mm256_mask_storeu_epi32(to + j, mask, _mm256_add_epi32(_mm256_maskz_loadu_epi32(mask, from + j), sum));
+    }
+}
+
+const NeutronProductCode neutron_product_vnni = {
+    .start = start, .skip = skip, .run = run, .copy = copy, .flip = (int8_t)-128};

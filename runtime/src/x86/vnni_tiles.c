@@ -62,6 +62,7 @@ AT(sums, 1024);
 _Static_assert(offsetof(NeutronTile, offset) == 8 && offsetof(NeutronTile, to) == 16 && sizeof(NeutronTile) == 24,
                "too");
 
+/* clang-format off: it wants another layout every time */
 #define MOVE(from, to) "vmovdqa64 %%zmm" from ", %%zmm" to "\n\t"
 
 /* neutron_scale_right16 of register `from`, to bytes 16 * h and on of the row. */
@@ -87,12 +88,12 @@ _Static_assert(offsetof(NeutronTile, offset) == 8 && offsetof(NeutronTile, to) =
 #define SIGN(from) "vpsrld $30, %%zmm" from ", %%zmm19\n\tvpaddd %%zmm19, %%zmm20, %%zmm20\n\t"
 
 /* The first row that waits. The last registers get the next sums from memory, or what is behind these. */
-#define FINISH_16(sign)                                                                                      \
-    SCALE("0", "22", sign)                                                                                   \
-    MOVE("23", "22")                                                                                         \
-    MOVE("24", "23") MOVE("25", "24") MOVE("26", "25") MOVE("27", "26") MOVE("28", "27") MOVE("29", "28")    \
-        MOVE("30", "29") MOVE("31", "30") "vmovdqa64 (%%r14), %%zmm31\n\taddq $64, %%r14\n\taddq " OUT_PITCH \
-                                          "(%%rdi), %%r15\n\t"
+#define FINISH_16(sign)                                                                                   \
+    SCALE("0", "22", sign)                                                                                \
+    MOVE("23", "22")                                                                                      \
+    MOVE("24", "23")                                                                                      \
+    MOVE("25", "24") MOVE("26", "25") MOVE("27", "26") MOVE("28", "27") MOVE("29", "28") MOVE("30", "29") \
+        MOVE("31", "30") "vmovdqa64 (%%r14), %%zmm31\n\taddq $64, %%r14\n\taddq " OUT_PITCH "(%%rdi), %%r15\n\t"
 #define FINISH_32(sign) \
     SCALE("0", "22", sign) SCALE("1", "23", sign)                                                           \
     MOVE("24", "22") MOVE("25", "23") MOVE("26", "24") MOVE("27", "25") MOVE("28", "26") MOVE("29", "27")   \
@@ -107,18 +108,18 @@ _Static_assert(offsetof(NeutronTile, offset) == 8 && offsetof(NeutronTile, to) =
 #define GROUP_16                                                                                                \
     WEIGHT("16", "(%%r9)", "(%%r9,%%r10)")                                                                      \
     ONE("(%%rax)", "0")                                                                                         \
-    ONE("(%%rax,%%rcx)", "1") ONE("(%%rax,%%rcx,2)", "2") ONE("(%%rax,%%rdx)", "3") ONE("(%%rax,%%rcx,4)", "4") \
-        ONE("(%%rax,%%rsi)", "5") ONE("(%%rax,%%rdx,2)", "6") ONE("(%%rax,%%r8)", "7") ONE("(%%r11)", "8")      \
-            ONE("(%%r11,%%rcx)", "9") ONE("(%%r11,%%rcx,2)", "10") ONE("(%%r11,%%rdx)", "11")                   \
-                ONE("(%%r11,%%rcx,4)", "12") ONE("(%%r11,%%rsi)", "13") ONE("(%%r11,%%rdx,2)", "14")            \
-                    ONE("(%%r11,%%r8)", "15") "addq $4, %%r11\n\t"
-#define GROUP_32                                                                                             \
-    WEIGHT("16", "(%%r9)", "(%%r9,%%r10)")                                                                   \
-    WEIGHT("17", "(%%r9,%%r10,2)", "(%%r9,%%r11)")                                                           \
-    TWO("(%%rax)", "0", "1")                                                                                 \
-    TWO("(%%rax,%%rcx)", "2", "3") TWO("(%%rax,%%rcx,2)", "4", "5") TWO("(%%rax,%%rdx)", "6", "7")           \
-        TWO("(%%rax,%%rcx,4)", "8", "9") TWO("(%%rax,%%rsi)", "10", "11") TWO("(%%rax,%%rdx,2)", "12", "13") \
-            TWO("(%%rax,%%r8)", "14", "15")
+    ONE("(%%rax,%%rcx)", "1")                                                                                   \
+    ONE("(%%rax,%%rcx,2)", "2") ONE("(%%rax,%%rdx)", "3") ONE("(%%rax,%%rcx,4)", "4") ONE("(%%rax,%%rsi)", "5") \
+        ONE("(%%rax,%%rdx,2)", "6") ONE("(%%rax,%%r8)", "7") ONE("(%%r11)", "8") ONE("(%%r11,%%rcx)", "9")      \
+            ONE("(%%r11,%%rcx,2)", "10") ONE("(%%r11,%%rdx)", "11") ONE("(%%r11,%%rcx,4)", "12")                \
+                ONE("(%%r11,%%rsi)", "13") ONE("(%%r11,%%rdx,2)", "14") ONE("(%%r11,%%r8)", "15") "addq $4, %%r11\n\t"
+#define GROUP_32                                                                                     \
+    WEIGHT("16", "(%%r9)", "(%%r9,%%r10)")                                                           \
+    WEIGHT("17", "(%%r9,%%r10,2)", "(%%r9,%%r11)")                                                   \
+    TWO("(%%rax)", "0", "1")                                                                         \
+    TWO("(%%rax,%%rcx)", "2", "3")                                                                   \
+    TWO("(%%rax,%%rcx,2)", "4", "5") TWO("(%%rax,%%rdx)", "6", "7") TWO("(%%rax,%%rcx,4)", "8", "9") \
+        TWO("(%%rax,%%rsi)", "10", "11") TWO("(%%rax,%%rdx,2)", "12", "13") TWO("(%%rax,%%r8)", "14", "15")
 
 /* The sums of all rows start from these: `second` is "0" or "1", for the odd registers. */
 #define STARTS(second)                                                                                           \
@@ -129,9 +130,10 @@ _Static_assert(offsetof(NeutronTile, offset) == 8 && offsetof(NeutronTile, to) =
 #define KEEP(from, at) "vmovdqa64 %%zmm" from ", " SUMS "+64*" at "(%%rdi)\n\t"
 #define WAIT                                                                                                        \
     MOVE("0", "22")                                                                                                 \
-    MOVE("1", "23") MOVE("2", "24") MOVE("3", "25") MOVE("4", "26") MOVE("5", "27") MOVE("6", "28") MOVE("7", "29") \
-        MOVE("8", "30") MOVE("9", "31") KEEP("10", "0") KEEP("11", "1") KEEP("12", "2") KEEP("13", "3")             \
-            KEEP("14", "4") KEEP("15", "5")
+    MOVE("1", "23")                                                                                                 \
+    MOVE("2", "24") MOVE("3", "25") MOVE("4", "26") MOVE("5", "27") MOVE("6", "28") MOVE("7", "29") MOVE("8", "30") \
+        MOVE("9", "31") KEEP("10", "0") KEEP("11", "1") KEEP("12", "2") KEEP("13", "3") KEEP("14", "4")             \
+            KEEP("15", "5")
 
 #define CLOBBERED                                                                                                   \
     "memory", "cc", "k1", "rax", "rbx", "rcx", "rdx", "rsi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",  \
@@ -187,6 +189,8 @@ _Static_assert(offsetof(NeutronTile, offset) == 8 && offsetof(NeutronTile, to) =
 
 #define NINTH "leaq (%%rax,%%rcx,8), %%r11\n\t"
 #define THRICE "leaq (%%r10,%%r10,2), %%r11\n\t"
+
+/* clang-format on */
 
 void neutron_tiles_16_vnni(NeutronTileWork *work, int positive) {
     work->end = work->sums + NEUTRON_TILE_SUMS;
