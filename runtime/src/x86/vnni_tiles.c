@@ -62,7 +62,8 @@ AT(sums, 1024);
 _Static_assert(offsetof(NeutronTile, offset) == 8 && offsetof(NeutronTile, to) == 16 && sizeof(NeutronTile) == 24,
                "too");
 
-/* clang-format off: it wants another layout every time */
+/* Another layout would be made of these macros every time. */
+/* clang-format off */
 #define MOVE(from, to) "vmovdqa64 %%zmm" from ", %%zmm" to "\n\t"
 
 /* neutron_scale_right16 of register `from`, to bytes 16 * h and on of the row. */
