@@ -181,6 +181,26 @@ def test_full_tiles():
     check_cases(wide, 300, seed=3)
 
 
+def test_maps_one_pixel_wide():
+    """1-D convolutions: rows are taken as one, all of them or as many as fit the memory."""
+
+    def tall(make: Maker) -> Op:
+        h, in_c = make.pick((5, 7), (8, 16), (9, 1), (40, 16), (130, 2), (300, 100))
+        kh, stride, out_c = make.size(1, 9), make.size(1, 3), make.pick(3, 16, 33)
+        dilation = make.size(1, 4) if (kh - 1) * 4 < h else 1
+        h = max(h, kh)
+        padding = int(make.pick(*Padding))
+        source = make.tensor((make.pick(1, 1, 1, 2), h, 1, in_c))
+        weights = make.weights((out_c, kh, 1, in_c), axis=0)
+        shape = (source.shape[0], _out(h, kh, stride, dilation, padding), 1, out_c)
+        options = {"padding": padding, "strideH": stride, "strideW": 1, "dilationHFactor": dilation,
+                   "dilationWFactor": 1, "fusedActivationFunction": _act(make)}  # fmt: skip
+        out = make.tensor(shape, make.quant(0.02, 4.0))
+        return Op(Builtin.CONV_2D, [source, weights, make.bias(out_c, source, weights)], [out], options)
+
+    check_cases(tall, 80, seed=5)
+
+
 def test_wide_depthwise():
     """3x3 windows over more channels than one vector holds."""
 

@@ -268,8 +268,8 @@ static int make_plan(Plan *plan, const NeutronConv2DParams *p, int copied, int8_
     return 1;
 }
 
-int neutron_conv_rows(const NeutronMachine *machine, const NeutronConv2DParams *p, uint32_t planes, size_t plane,
-                      int8_t *memory, size_t bytes) {
+static int convolve(const NeutronMachine *machine, const NeutronConv2DParams *p, uint32_t planes, size_t plane,
+                    int8_t *memory, size_t bytes) {
     const NeutronWindow *w = &p->window;
     Plan plan;
     plan.rows.planes = planes;
@@ -314,6 +314,53 @@ int neutron_conv_rows(const NeutronMachine *machine, const NeutronConv2DParams *
             plan.rows.batch = b;
             image_rows(&plan, &p->output, output + j);
         }
+    }
+    return 1;
+}
+
+/* How many output rows of a map one pixel wide, as a 1-D convolution has it, may be taken as one row; 0 if this is no
+ * such map, or that is no gain. Half of the memory is for their input. */
+static uint32_t rows_as_one(const NeutronConv2DParams *p, size_t bytes) {
+    const NeutronWindow *w = &p->window;
+    if (w->batch != 1u || w->in_w != 1u || w->out_w != 1u || w->kernel_w != 1u || w->pad_left != 0) return 0;
+    if (p->input.ref.rows != 0 || p->output.ref.rows != 0) return 0;
+    const uint64_t room = bytes / 2u, span = (uint64_t)((w->kernel_h - 1u) * w->dilation_h + 1u) * w->in_c;
+    if (span > room) return 0;
+    const uint64_t most = (room - span) / ((uint64_t)w->stride_h * w->in_c) + 1u;
+    const uint32_t rows = w->y1 - w->y0;
+    return most < 8u || rows < 8u ? 0u : most < rows ? (uint32_t)most : rows;
+}
+
+/* Output rows y .. y + count - 1 of such a map as one row: products are of many pixels then. */
+static NeutronConv2DParams as_one_row(const NeutronConv2DParams *p, uint32_t y, uint32_t count) {
+    const NeutronWindow *w = &p->window;
+    NeutronConv2DParams row = *p;
+    row.input.pixel = p->input.row;
+    row.output.pixel = p->output.row;
+    row.output.ref.offset += y * p->output.row; /* the check phase has bounded it */
+    row.window.in_h = row.window.out_h = row.window.y1 = row.window.kernel_h = 1u;
+    row.window.stride_h = row.window.dilation_h = 1u;
+    row.window.pad_top = 0;
+    row.window.y0 = 0;
+    row.window.in_w = w->in_h;
+    row.window.out_w = count;
+    row.window.kernel_w = w->kernel_h;
+    row.window.stride_w = w->stride_h;
+    row.window.dilation_w = w->dilation_h;
+    row.window.pad_left = w->pad_top - (int32_t)(y * w->stride_h);
+    return row;
+}
+
+int neutron_conv_rows(const NeutronMachine *machine, const NeutronConv2DParams *p, uint32_t planes, size_t plane,
+                      int8_t *memory, size_t bytes) {
+    const NeutronWindow *w = &p->window;
+    const uint32_t at_once = planes == 1u ? rows_as_one(p, bytes) : 0u;
+    if (at_once == 0) return convolve(machine, p, planes, plane, memory, bytes);
+    for (uint32_t y = w->y0, count; y < w->y1; y += count) {
+        count = w->y1 - y < at_once ? w->y1 - y : at_once;
+        const NeutronConv2DParams row = as_one_row(p, y, count);
+        /* If the first fit the memory, so do those after it, which are no longer. */
+        if (!convolve(machine, &row, 1u, 0, memory, bytes)) return convolve(machine, p, 1u, 0, memory, bytes);
     }
     return 1;
 }
