@@ -36,6 +36,7 @@ from openneutron.pipeline import compile_model, quantize_model
 from openneutron.quantize.export import export_model
 from openneutron.recipes.parts import outside_core
 from openneutron.report.nodes import program_nodes
+from openneutron.tensors import plain_inputs
 from tests.lowering import Bundle, make_inputs, quantize
 from tests.test_random_networks import make_network, odd_input
 
@@ -52,8 +53,9 @@ def both_ways(
     def partitioner() -> NeutronPartitioner:
         return NeutronPartitioner(specs, custom_delegation_options=delegation)
 
-    exported = torch.export.export(quantized, tuple(inputs))
-    before = take_partitions(export_model(quantized, tuple(inputs)), partitioner(), may_change=True)
+    example = plain_inputs(tuple(inputs))  # as `compile_model` takes them
+    exported = torch.export.export(quantized, example)
+    before = take_partitions(export_model(quantized, example), partitioner(), may_change=True)
     config = EdgeCompileConfig(_core_aten_ops_exception_list=outside_core({"forward": exported}))
     edge = to_edge_transform_and_lower(
         exported, transform_passes=[run_edge_passes], partitioner=[partitioner()], compile_config=config
