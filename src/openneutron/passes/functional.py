@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch._prims_common import make_contiguous_strides_for
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.fx.traceback import NodeSource, NodeSourceAction
@@ -95,7 +96,9 @@ def _copy_of(op: OpOverload) -> OpOverload | None:
 
 
 def _contiguous(value: torch.Tensor) -> torch.Tensor:
-    return value if value.is_contiguous() else value.clone(memory_format=torch.contiguous_format)
+    # Not `is_contiguous`: the strides of dimensions of one element may be any there.
+    same = value.stride() == make_contiguous_strides_for(value.shape)
+    return value if same else value.clone(memory_format=torch.contiguous_format)
 
 
 def _strides(node: Node) -> Any:
