@@ -9,6 +9,7 @@ import torch
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.fx.traceback import NodeSource, NodeSourceAction
 
 
 def overload(node: Node) -> OpOverload | None:
@@ -97,6 +98,14 @@ def sources(node: Node) -> list[Any]:
         found.append(source := pending.pop())
         pending += source.from_node
     return found
+
+
+def source_of(node: Node) -> NodeSource:
+    """What `from_node` records of a node that another is made from."""
+    source = NodeSource(None, "openneutron", NodeSourceAction.REPLACE)
+    source.node_info = NodeSource.NodeInfo(node.name, str(node.target), id(node.graph))
+    source.from_node = node.meta.get("from_node", [])  # NodeSource itself would copy all of it
+    return source
 
 
 def remove_assertions(program: ExportedProgram) -> None:

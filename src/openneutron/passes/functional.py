@@ -16,7 +16,6 @@ from torch._ops import OpOverload
 from torch._prims_common import make_contiguous_strides_for
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
-from torch.fx.traceback import NodeSource, NodeSourceAction
 from torch.utils import _pytree as pytree
 
 from openneutron.fx import bind_args, op_name, overload, sources
@@ -117,15 +116,13 @@ def decompose_nodes(
         op = overload(node)
         if op is None or op not in table or _is_view(op) or not _is_static(node):
             continue
-        source = NodeSource(node, "decompose_nodes", NodeSourceAction.REPLACE)
         try:
             graph = trace(node, op, pre_dispatch=False, table=table)
         except Exception:
             continue  # ExecuTorch will do it, or say why not
         if [n for n in graph.graph.nodes if n.op == "get_attr"] or _is_same(graph, op) or _is_native(graph):
             continue
-        for made in inline(node, graph):
-            made.meta["from_node"] = [source]
+        inline(node, graph)
         changed = True
     if changed:
         program.graph_module.recompile()

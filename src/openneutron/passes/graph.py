@@ -11,9 +11,8 @@ from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
-from torch.fx.traceback import NodeSource, NodeSourceAction
 
-from openneutron.fx import bind_args
+from openneutron.fx import bind_args, source_of
 
 # Where a node comes from: copied to the nodes that replace it, so that reports name the user's own module.
 _PROVENANCE = ("nn_module_stack", "stack_trace", "torch_fn", "source_fn_stack")
@@ -73,21 +72,13 @@ def infer(node: Node) -> None:
 def copy_provenance(source: Node, target: Node) -> None:
     """Let a new node stand where an old one stood in the user's program."""
     target.meta.update({key: source.meta[key] for key in _PROVENANCE if key in source.meta})
-    target.meta["from_node"] = [_source(source)]
+    target.meta["from_node"] = [source_of(source)]
 
 
 def change_call(node: Node, target: OpOverload, args: tuple[Any, ...], kwargs: Any = None) -> None:
-    """Let a node call something else, and remember what it called."""
-    node.meta["from_node"] = [_source(node)]
+    """Let a node call something else, and remember what it called: users may name that."""
+    node.meta["from_node"] = [source_of(node)]
     node.target, node.args, node.kwargs = target, args, kwargs or {}
-
-
-def _source(node: Node) -> NodeSource:
-    """A node as torch.export records where nodes come from: users may name operators that were rewritten."""
-    source = NodeSource(None, "openneutron", NodeSourceAction.REPLACE)
-    source.node_info = NodeSource.NodeInfo(node.name, str(node.target), id(node.graph))
-    source.from_node = node.meta.get("from_node", [])  # NodeSource itself would copy all of it
-    return source
 
 
 def trace(

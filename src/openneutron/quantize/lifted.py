@@ -29,8 +29,9 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.node import map_arg
 from torch.fx.proxy import _COPY_META_FIELDS
-from torch.fx.traceback import NodeSource, NodeSourceAction
 from torch.utils import _pytree as pytree
+
+from openneutron.fx import source_of
 
 _PREFIX = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTANT_TENSOR: "c_"}
 _KEPT = (*_COPY_META_FIELDS, "stack_trace")  # what tracing would hand on: quantizers' own notes among it
@@ -194,7 +195,7 @@ class _Lifting:
         made = self.graph.create_node("call_function", target, args, kwargs, self.graph._target_to_str(name))
         made.meta = {key: node.meta[key] for key in _KEPT if key in node.meta}
         made.meta["original_aten"] = target
-        made.meta["from_node"] = [_source(node)]
+        made.meta["from_node"] = [source_of(node)]
         made.meta["val"] = self._result(target, args, kwargs)
         self.env[node] = made
 
@@ -227,11 +228,3 @@ class _Lifting:
 
 def _kind(value: torch.Tensor) -> Hashable:
     return value.dtype, tuple(value.shape), value.stride(), value.device
-
-
-def _source(node: Node) -> NodeSource:
-    """Where a node comes from, as torch.fx notes it; what it comes from itself is not copied once more."""
-    source = NodeSource(None, "lift", NodeSourceAction.CREATE)
-    source.node_info = NodeSource.NodeInfo(node.name, str(node.target), id(node.graph))
-    source.from_node = node.meta.get("from_node", [])
-    return source
