@@ -53,6 +53,7 @@ from openneutron.quantize.loop import (
 )
 from openneutron.quantize.plan import BALANCED, EQUALIZE, AccuracyPlan, find_plan
 from openneutron.quantize.refine import Refined
+from openneutron.quantize.samples import EXAMPLES, spread_over
 from openneutron.quantize.train_start import equalize_to_train
 from openneutron.recipes.mixed import choose_float
 from openneutron.recipes.parts import lower_program, make_quantizer
@@ -236,7 +237,9 @@ def quantize_model(
                             options=_options(options, target), recipe=recipe, core=core,
                             per_channel=per_channel, keep_float=keep_float, progress=progress)  # fmt: skip
         keep_float = (*keep_float, *kept.layers)
-    quantizer = make_quantizer(recipe, _options(options, target), qat, per_channel, keep_float, example)
+    known = spread_over(calibration_inputs, EXAMPLES) if isinstance(calibration_inputs, list) else [first]
+    examples = [plain_inputs(as_tuple(sample)) for sample in known]
+    quantizer = make_quantizer(recipe, _options(options, target), qat, per_channel, keep_float, examples)
     everything = (plain_inputs(as_tuple(sample)) for sample in chain([first], samples))
     if train_fn is None:
         exported = export_model(module, example)
@@ -252,7 +255,7 @@ def quantize_model(
     calibration = list(everything)
     if EQUALIZE in plan.methods:
         calibrating = make_quantizer(
-            recipe, _options(options, target), False, per_channel, keep_float, example
+            recipe, _options(options, target), False, per_channel, keep_float, examples
         )
         result = equalize_to_train(training, _prepared(module, example, calibrating), calibration)
         if watch is not None:
@@ -275,10 +278,10 @@ def prepare_qat(
     calibration inputs training starts from the equalized model, if int8 is better with it.
     """
     example = plain_inputs(as_tuple(example_inputs))
-    quantizer = make_quantizer(recipe, _options(options), True, per_channel, example=example)
+    quantizer = make_quantizer(recipe, _options(options), True, per_channel, examples=[example])
     training = _export_to_train(module, example)
     if calibration := _samples(calibration_inputs):
-        calibrating = make_quantizer(recipe, _options(options), False, per_channel, example=example)
+        calibrating = make_quantizer(recipe, _options(options), False, per_channel, examples=[example])
         equalize_to_train(training, _prepared(module, example, calibrating), calibration)
     return prepare_to_train(training, quantizer)
 

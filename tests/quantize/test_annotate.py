@@ -20,6 +20,7 @@ from torchao.quantization.pt2e.quantizer import (
 from openneutron.fx import op_name
 from openneutron.quantize.observer import RangeObserver
 from openneutron.quantize.quantizer import NeutronQuantizer
+from openneutron.quantize.schemes import FLOOR
 
 IMAGE = (1, 4, 6, 6)
 
@@ -71,7 +72,7 @@ def test_observed_inputs_and_output_have_parameters_of_their_own():
     for observer in (*inputs, output):
         assert isinstance(observer, RangeObserver)
         assert (observer.quant_min, observer.quant_max, observer.dtype) == (-128, 127, torch.int8)
-        assert observer.eps == 2**-12
+        assert observer.eps == FLOOR
 
 
 def test_weights_are_symmetric_and_the_bias_is_derived():
@@ -135,7 +136,7 @@ class TestShared:
         assert isinstance(output, FixedQParamsObserver) and inputs == [output]
 
     def test_same_fixed_range_on_all_inputs(self):
-        model = prepare(Function(lambda x: torch.cat([torch.sigmoid(x), torch.sigmoid(-x).mT], 1)), (1, 4, 4))
+        model = prepare(Function(lambda x: torch.cat([torch.sigmoid(x), torch.sigmoid(x.mT)], 1)), (1, 4, 4))
         inputs, output = observers_of(model, "aten.cat.default")
         assert isinstance(output, FixedQParamsObserver)
         assert {tuple(v.item() for v in o.calculate_qparams()) for o in (*inputs, output)} == {

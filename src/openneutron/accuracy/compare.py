@@ -43,6 +43,7 @@ from openneutron.quantize.export import Inputs, export_model
 from openneutron.quantize.plan import BALANCED, BEST, AccuracyPlan, find_plan
 from openneutron.quantize.quantizer import NeutronQuantizer
 from openneutron.quantize.refine import Refined, calibrate
+from openneutron.quantize.samples import EXAMPLES, spread_over
 from openneutron.recipes.parts import lower_program
 from openneutron.run.native import NativeModel
 from openneutron.target import NeutronTargetSpec
@@ -121,10 +122,12 @@ def quantize_both(
     accuracy: str | AccuracyPlan = BALANCED,
 ) -> tuple[GraphModule, GraphModule, Refined]:
     """The float model and the quantized one, a node with the same name in both; what was done for it."""
+    calibration = list(calibration)
     quantizer = NeutronQuantizer(
         NeutronTargetSpec(options.config, converter=options.converter),
         per_channel=per_channel,
         keep_float=keep_float,
+        examples=spread_over(calibration, EXAMPLES),
     )
     exported = export_model(module, example).module(check_guards=False)
     prepared = prepare_pt2e(run_passes(exported, BEFORE_PREPARE, PTQ), quantizer)

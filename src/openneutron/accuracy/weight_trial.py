@@ -15,7 +15,7 @@ from openneutron.fx import bind_args, op_name
 from openneutron.ops.spec import Weighted
 from openneutron.passes.patterns import fusible_activation_after
 from openneutron.quantize.prepared import behind
-from openneutron.quantize.schemes import EPS, WEIGHT_RANGE
+from openneutron.quantize.schemes import FLOOR, WEIGHT_RANGE
 
 
 class WeightTrial:
@@ -97,7 +97,7 @@ def _per_channel(weight: torch.Tensor, axis: int) -> torch.Tensor:
     """Weights rounded with a scale for every output channel."""
     shape = [-1 if d == axis else 1 for d in range(weight.ndim)]
     low, high = WEIGHT_RANGE
-    scale = (_channel_ranges(weight, axis) / ((high - low) / 2)).clamp(min=EPS).reshape(shape)
+    scale = (_channel_ranges(weight, axis) / ((high - low) / 2)).clamp(min=FLOOR).reshape(shape)
     return (weight / scale).round().clamp(low, high) * scale
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -30,7 +30,9 @@ from openneutron.package.backend import NeutronPartitioner
 from openneutron.passes import ATEN_PASSES, PTQ, QAT, run_passes
 from openneutron.passes.graph import constant
 from openneutron.quantize.annotate import Annotator, leave_float
+from openneutron.quantize.borders import different_parts
 from openneutron.quantize.lifted import lift
+from openneutron.quantize.quantizer import leave_room_for_biases
 from openneutron.quantize.schemes import Scheme
 from openneutron.quantize.sharing import flatten_sharing
 
@@ -50,10 +52,10 @@ class CombinedQuantizer(Quantizer):
         *,
         per_channel: bool = False,
         keep_float: Collection[str] = (),
-        example: tuple[Any, ...] | None = None,
+        examples: Sequence[tuple[Any, ...]] = (),
     ):
         super().__init__()
-        self.example = example
+        self.examples = tuple(examples)
         self.options = options or CompileOptions()
         self.is_qat = is_qat
         self.keep_float = keep_float
@@ -71,6 +73,7 @@ class CombinedQuantizer(Quantizer):
         taken = self._taken(model)
         annotator = Annotator(self._scheme, ops.find, self.keep_float, lambda node: node.name in taken)
         annotator.islands = self.options.converter == OPEN
+        annotator.apart = different_parts(model, self.examples, ops.find)
         annotator.annotate(model)
         leave_float(model, self.keep_float)
         self._cortex_m.annotate(model)
@@ -78,11 +81,17 @@ class CombinedQuantizer(Quantizer):
         flatten_sharing(model)
         return model
 
+    def prepare_obs_or_fq_callback(
+        self, model: GraphModule, edge_or_node_to_obs_or_fq: dict[Any, Any]
+    ) -> None:
+        """Let the scale of every layer's weights leave room for its bias."""
+        leave_room_for_biases(model, edge_or_node_to_obs_or_fq)
+
     def validate(self, model: GraphModule) -> None:
         """Nothing to check: a node that was not annotated stays float."""
 
     def _taken(self, model: GraphModule) -> set[str]:
-        return taken_by_neutron(model, self.options, self._scheme.per_channel, self.example)
+        return taken_by_neutron(model, self.options, self._scheme.per_channel, self.examples)
 
 
 class _Trial(Quantizer):
@@ -105,7 +114,7 @@ def taken_by_neutron(
     model: GraphModule,
     options: CompileOptions,
     per_channel: bool = False,
-    example: tuple[Any, ...] | None = None,
+    examples: Sequence[tuple[Any, ...]] = (),
 ) -> set[str]:
     """Names of the nodes Neutron's partitioner takes when everything it can have is quantized for it."""
     trial = copy.deepcopy(model)
@@ -114,10 +123,10 @@ def taken_by_neutron(
     args, kwargs = example_of(model)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # observers that have seen nothing complain
-        if example is None:
+        if not examples:
             _observe_constants(prepared)
         else:
-            prepared(*example)
+            prepared(*examples[0])
         converted = convert_pt2e(prepared)
     program = (None if kwargs else lift(converted, args)) or torch.export.export(converted, args, kwargs)
     partitioner = NeutronPartitioner(options.to_compile_specs())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 from openneutron.litert.build import Builder
@@ -221,10 +222,16 @@ def _lower_neg(at: Lowering, call: Call) -> Tensor:
     )
 
 
+def _function(kind: Builtin, options: Callable[[Call], dict[str, Any]] = lambda call: {}) -> Real:
+    """LiteRT's own float operator, which no instruction of an island computes."""
+    return Real(of_one(lambda b, x, call: apply(b, kind, x, **options(call))), Reach.NARROW, function=True)
+
+
 LEAKY_RELU = OpSpec(
     ("aten.leaky_relu.default", "aten.leaky_relu_.default"),
     Observed(),
     _lower_leaky_relu,
+    real=_function(Builtin.LEAKY_RELU, lambda call: {"alpha": float(call["negative_slope"])}),
     cases=on_ranks(0, 5, as_layer("LeakyReLU", 0.1)),
 )
 GELU = OpSpec(
@@ -232,6 +239,7 @@ GELU = OpSpec(
     Observed(),
     _lower_gelu,
     open_only=True,
+    real=_function(Builtin.GELU, lambda call: {"approximate": call.get("approximate", "none") == "tanh"}),
     cases=on_ranks(0, 5, as_layer("GELU")) + (Case("tanh", as_layer("GELU", "tanh"), ((2, 8),)),),
 )
 ABS = _entry("abs", unary(Builtin.ABS), "abs", real=_direct(Builtin.ABS))
@@ -247,7 +255,7 @@ RSQRT = _entry(
     real=_direct(Builtin.RSQRT, Reach.WIDE, unbounded=True),
 )  # fmt: skip
 NEG = _entry("neg", _lower_neg, "neg", real=_direct(Builtin.NEG))
-HARDSWISH = _entry("hardswish", unary(Builtin.HARD_SWISH), "hardswish")
+HARDSWISH = _entry("hardswish", unary(Builtin.HARD_SWISH), "hardswish", real=_function(Builtin.HARD_SWISH))
 
 # --------------------------------------------------------------------------------------------------
 # Functions composed of LiteRT's float operators

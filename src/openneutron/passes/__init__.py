@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from openneutron.passes.affine import fold_affine, join_affine
 from openneutron.passes.attention import bound_masks
 from openneutron.passes.base import PTQ, QAT, Pass, check_order, run_passes
 from openneutron.passes.batch_norm import (
@@ -11,6 +12,7 @@ from openneutron.passes.batch_norm import (
     rewrite_padding_before_norm,
     separate_normed_convolutions,
 )
+from openneutron.passes.branches import factor_out, merge_branches, remove_neutral_constants
 from openneutron.passes.canonicalize import (
     convert_operands,
     duplicate_shared_biases,
@@ -73,6 +75,21 @@ _DECOMPOSE_UNSUPPORTED = Pass(
     "an operator outside the table is there only if it cannot be expressed in it",
     decompose_unsupported,
     requires=("ReplaceInPlace", "RewriteConstantMatmul"),
+)
+
+_MERGE_BRANCHES = Pass(
+    "MergeBranches",
+    "parallel layers that are added up are one layer",
+    merge_branches,
+    requires=("FuseLinearAdd",),
+    modes=(PTQ,),
+)
+_FOLD_AFFINE = Pass(
+    "FoldAffine",
+    "an affine step stands beside no layer that could compute it",
+    fold_affine,
+    requires=("ReplaceConstantDivision", "FuseLinearAdd"),
+    modes=(PTQ,),
 )
 
 # Run on what a model that others quantized leaves in float, before the whole of it is written as LiteRT.
@@ -157,6 +174,24 @@ ATEN_PASSES: tuple[Pass, ...] = (
         "a constant added to a linear layer is its bias",
         fuse_linear_add,
         requires=("ReplaceScalars",),
+    ),
+    Pass(
+        "RemoveNeutralConstants",
+        "nothing adds zeros or multiplies by ones",
+        remove_neutral_constants,
+        requires=("ReplaceConstantDivision",),
+    ),
+    _FOLD_AFFINE,
+    _MERGE_BRANCHES,
+    _FOLD_AFFINE,  # a merged layer may stand beside another
+    _MERGE_BRANCHES,
+    Pass("FactorOut", "x + x * g is one product", factor_out, requires=("ReplaceScalars",)),
+    Pass(
+        "JoinAffine",
+        "two affine steps with numbers per channel are one batch norm",
+        join_affine,
+        requires=("FoldAffine",),
+        modes=(PTQ,),
     ),
     Pass(
         "RewritePaddingBeforeNorm",

@@ -61,6 +61,7 @@ class Annotator:
     constants: set[Node] = field(default_factory=set)
     islands: bool = True  # leave groups of wide values unquantized in between
     groups: dict[Node, set[Node]] = field(default_factory=dict)
+    apart: Collection[Node] = ()  # nodes that stay in float so that their parts have scales of their own
 
     def annotate(self, model: GraphModule) -> None:
         """Annotate every node the table has an intent for, and that nobody has annotated yet."""
@@ -72,6 +73,8 @@ class Annotator:
         if self.islands:
             self.groups = find_groups(model.graph.nodes, self.find, self._may_group, self.constants)
         for node in model.graph.nodes:
+            if node in self.apart:
+                node.meta.setdefault(Q_ANNOTATION_KEY, QuantizationAnnotation(_annotated=True))
             spec = self.find(op_name(node)) if self.take(node) else None
             if spec is None or node in self.constants or is_annotated(node):
                 continue

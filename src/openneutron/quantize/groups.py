@@ -1,8 +1,12 @@
-"""Groups of operators that are not quantized in between, because their values have a range no 8 bits hold.
+"""Groups of operators that are not quantized in between.
 
-Squares, exponentials, reciprocals and norms, and sums of such, lose everything when they are rounded to 256
-steps. From each of them a group grows: forwards until the range is an ordinary one again, backwards over
-operators that nobody else reads. The open converter computes a group as one island, in float.
+A function of one tensor, however many element-wise operators and numbers spell it, is one group: it is
+rounded once, and the compiler makes one table of 256 entries of it.
+
+Other groups hold values with a range no 8 bits hold. Squares, exponentials, reciprocals and norms, and sums
+of such, lose everything when they are rounded to 256 steps. From each of them a group grows: forwards until
+the range is an ordinary one again, backwards over operators that nobody else reads. The open converter
+computes a group as one island, in float.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from torch.fx import Node
 
 from openneutron.fx import is_float, op_name, tensor_of
 from openneutron.ops.spec import OpSpec, Reach, Real
+from openneutron.passes.patterns import is_fusible_activation
 
 _MOST = 32  # operators of a group
 _PRODUCTS = ("aten.mul.Tensor", "aten.div.Tensor")
@@ -106,9 +111,20 @@ def find_groups(
     constants: Collection[Node],
 ) -> dict[Node, set[Node]]:
     """For each node of a group of two or more, its group; no edge inside one is quantized."""
+    nodes = list(nodes)
     grower = _Grower(find, may, constants)
+    wide = _wide_groups(nodes, grower)
+    # A group of wide values that is a part of a function is computed in it; any other keeps its nodes.
+    functions = _functions(nodes, grower, ())
+    covered = {n for function in functions for n in function if n in wide and wide[n] <= function}
+    others = {node: group for node, group in wide.items() if node not in covered}
+    found = {node: function for function in _functions(nodes, grower, others) for node in function}
+    return {**others, **found}
+
+
+def _wide_groups(nodes: Iterable[Node], grower: _Grower) -> dict[Node, set[Node]]:
     found: dict[Node, set[Node]] = {}
-    for node in list(nodes):
+    for node in nodes:
         if node in found or not grower.starts(node):
             continue
         group = grower.grow(node)
@@ -117,6 +133,65 @@ def find_groups(
         if len(group) > 1 and _is_sound(group, grower):
             found.update(dict.fromkeys(group, group))
     return found
+
+
+def _functions(nodes: Iterable[Node], grower: _Grower, taken: Collection[Node]) -> list[set[Node]]:
+    """The sets of two or more element-wise operators that together are a function of one tensor.
+
+    Nobody else reads what is computed inside of one.
+    """
+    order = {node: place for place, node in enumerate(nodes)}
+    found: list[set[Node]] = []
+    inside: set[Node] = set()
+    for end in reversed(list(order)):
+        if end in inside or end in taken or not is_float(end):
+            continue
+        operands = _operands_of_function(end, grower)
+        group, best, read = {end}, {end}, set(operands)
+        while read:
+            if len(read) == 1:
+                best = set(group)
+            last = max(read, key=order.__getitem__)
+            operands = _operands_of_function(last, grower)
+            if last in taken or not operands or not all(user in group for user in last.users):
+                break
+            if _elements(last) != _elements(end):
+                break
+            group.add(last)
+            read = {n for n in read if n is not last} | set(operands)
+        if len(best) > 1 and not (len(best) == 2 and _is_one_kernel(end, best, grower)):
+            found.append(best)
+            inside |= best
+    return found
+
+
+def _is_one_kernel(end: Node, pair: set[Node], grower: _Grower) -> bool:
+    """Whether two operators are one that has the other as its fused activation."""
+    (first,) = pair - {end}
+    spec = grower.find(op_name(first))
+    return spec is not None and spec.fuses_activation and is_fusible_activation(end) and len(first.users) == 1
+
+
+def _operands_of_function(node: Node, grower: _Grower) -> list[Node]:
+    """The tensors that a node is an element-wise function of, numbers aside; none if it is no such node."""
+    real = grower.real(node)
+    if real is None or real.reduces or _is_in_layer(node, grower):
+        return []
+    operands = [n for n in node.all_input_nodes if n not in grower.constants]
+    numbers = [n for n in node.all_input_nodes if n in grower.constants]
+    same = all(_elements(n) == _elements(node) for n in operands) and all(_elements(n) == 1 for n in numbers)
+    return operands if same and tensor_of(node) is not None else []
+
+
+def _is_in_layer(node: Node, grower: _Grower) -> bool:
+    """Whether a node is an activation that is computed in the layer, or the sum of two tensors, before it."""
+    source = node.args[0] if is_fusible_activation(node) else None
+    if not isinstance(source, Node) or len(source.users) != 1:
+        return False
+    spec = grower.find(op_name(source))
+    if spec is None or not spec.fuses_activation:
+        return False
+    return spec.real is None or len([n for n in source.all_input_nodes if n not in grower.constants]) > 1
 
 
 def _is_sound(group: set[Node], grower: _Grower) -> bool:

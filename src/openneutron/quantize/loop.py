@@ -23,6 +23,7 @@ from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
 from openneutron.passes.constants import fold_quantized
 from openneutron.quantize.copies import join_stateless
 from openneutron.quantize.plan import FAST, AccuracyPlan, find_plan
+from openneutron.quantize.prepared import let_biases_fit
 from openneutron.quantize.refine import Refined, calibrate
 from openneutron.stopwatch import ACCURACY, TORCHAO, stage
 
@@ -55,6 +56,7 @@ def calibrate_and_quantize(
         if watch is not None:
             watch(refined)
     with stage(TORCHAO):
+        let_biases_fit(prepared)
         return convert_pt2e(prepared)
 
 
@@ -95,6 +97,7 @@ def convert_trained(prepared: GraphModule, calibration_inputs: Iterable[tuple[An
     """What training left, as a quantized model."""
     move_exported_model_to_eval(prepared)
     _observe(prepared, calibration_inputs)
+    let_biases_fit(prepared)
     return fold_quantized(convert_pt2e(prepared))
 
 

@@ -1,7 +1,7 @@
 """How good the outputs of a prepared model are once they are quantized, on samples, without labels.
 
 A softmax or a sigmoid at the end hides most of an error, or makes it look like one of the last rounding: what
-is decided by is measured on the scores they are computed from.
+is decided by is measured on the scores they are computed from as well.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 
+from openneutron import ops
 from openneutron.fx import op_name
 from openneutron.quantize.prepared import Sample, behind, in_float, simulated
 
@@ -135,9 +136,8 @@ class _Probe(Interpreter):
 
     def __init__(self, module: GraphModule):
         super().__init__(module)
-        (end,) = (n for n in module.graph.nodes if n.op == "output")
-        ends = [n for n in pytree.tree_leaves(end.args) if isinstance(n, Node)]
-        self._wanted = [_before_squashing(n) for n in ends]
+        ends = [n for n in pytree.tree_leaves(_output(module).args) if isinstance(n, Node)]
+        self._wanted = scores_of(module)
         self.squashes = self._wanted != ends
         self._values: dict[Node, Any] = {}
 
@@ -152,8 +152,31 @@ class _Probe(Interpreter):
         return [self._values[n] for n in self._wanted]
 
 
+def scores_of(module: GraphModule) -> list[Node]:
+    """What a model is judged by: the parts its outputs are joined from, and what those squash.
+
+    A sigmoid hides errors where it is flat; what it reads shows large ones where nobody looks: both count.
+    """
+    ends = [n for n in pytree.tree_leaves(_output(module).args) if isinstance(n, Node)]
+    parts = [part for n in ends for part in _parts(n)]
+    return list(dict.fromkeys([*parts, *map(_before_squashing, parts)]))
+
+
+def _output(module: GraphModule) -> Node:
+    (end,) = (n for n in module.graph.nodes if n.op == "output")
+    return end
+
+
+def _parts(node: Node) -> list[Node]:
+    """The tensors that an output is put together from in float."""
+    spec = ops.find(op_name(node)) if node.op == "call_function" else None
+    if spec is None or not spec.moves_values:
+        return [node]
+    return [part for source in node.all_input_nodes for part in _parts(source)]
+
+
 def _before_squashing(node: Node) -> Node:
     source = behind(node)
     while op_name(source) in _SQUASHING:
-        source = source.args[0]
+        source = behind(source.args[0])
     return node if source is behind(node) else source

@@ -9,18 +9,36 @@ all ranges of a grid are tried at once on the real rounding, zero point included
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torchao.quantization.pt2e.observer import UniformQuantizationObserverBase
 
 BINS = 2048
-MINMAX, PERCENTILE, MSE, ENTROPY = "minmax", "percentile", "mse", "entropy"
-CHOICES = (MINMAX, PERCENTILE, MSE, ENTROPY)
+MINMAX, PERCENTILE, MSE, EFFECT = "minmax", "percentile", "mse", "effect"
+CHOICES = (MINMAX, PERCENTILE, MSE, EFFECT)
 COUNTED = 1 << 15  # values of one tensor that are put into bins; its ends are always seen
 _GRID = 48  # ranges tried at once for one end
 _TAIL = 1e-4  # what a percentile leaves out at either end
+_SHARES = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.17, 0.25, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_NARROWEST = 0.01  # of the values' extent: fewer bins than steps would say nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Responses:
+    """How the model's outputs respond to a tensor's values: gradients by bin, a column for each trial."""
+
+    BINS: ClassVar[int] = 4096
+    low: float
+    width: float
+    gradients: Tensor
+
+    def errors(self, scale: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
+        """The squared error at the outputs, for every pair of parameters."""
+        centers = self.low + (torch.arange(self.BINS, dtype=torch.float64) + 0.5) * self.width
+        return ((_rounded(centers, scale, zero, low, high) - centers) @ self.gradients).square().mean(1)
 
 
 class RangeObserver(UniformQuantizationObserverBase):
@@ -33,6 +51,7 @@ class RangeObserver(UniformQuantizationObserverBase):
         self._low, self._width = 0.0, 0.0  # of the histogram: its start, and the width of a bin
         self._counts = torch.zeros(BINS, dtype=torch.float64)
         self._found: dict[str, tuple[float, float]] = {}
+        self.responses: Responses | None = None
 
     def forward(self, x_orig: Tensor) -> Tensor:
         """Count the values of a tensor; it is handed on as it is."""
@@ -46,6 +65,7 @@ class RangeObserver(UniformQuantizationObserverBase):
                 return x_orig
             low, high = (float(end) for end in torch.aminmax(x))
         self._found.clear()
+        self.responses = None
         self.min_val, self.max_val = min(self.min_val, low), max(self.max_val, high)
         self._cover(low, high)
         self._count(x.reshape(-1))
@@ -56,6 +76,7 @@ class RangeObserver(UniformQuantizationObserverBase):
         self.min_val, self.max_val, self._width = math.inf, -math.inf, 0.0
         self._counts.zero_()
         self._found.clear()
+        self.responses = None
 
     def _cover(self, low: float, high: float) -> None:
         """Merge bins in pairs until the histogram holds these values."""
@@ -89,6 +110,12 @@ class RangeObserver(UniformQuantizationObserverBase):
         """Whether there was anything to observe."""
         return self.min_val <= self.max_val
 
+    @property
+    def extent(self) -> tuple[float, float]:
+        """Where the values begin, and how wide a bin of responses to them is."""
+        low, high = min(self.min_val, 0.0), max(self.max_val, 0.0)
+        return low, (high - low) / Responses.BINS or 1.0
+
     def range(self, choice: str | None = None) -> tuple[float, float]:
         """The range of values that is quantized, by this observer's choice or another."""
         choice = choice or self.choice
@@ -100,13 +127,14 @@ class RangeObserver(UniformQuantizationObserverBase):
         low, high = min(self.min_val, 0.0), max(self.max_val, 0.0)
         if choice == MINMAX or self._width == 0.0 or high <= low:
             return low, high
+        if choice == EFFECT and self.responses is not None:
+            return self._by_effect(self.responses, low, high)
         used = self._counts.nonzero().flatten()
         centers = self._low + (used.to(torch.float64) + 0.5) * self._width
         counts = self._counts[used]
         if choice == PERCENTILE:
             return self._percentile(centers, counts, low, high)
-        error = _entropy if choice == ENTROPY else _squares
-        return self._search(centers, counts, low, high, error)
+        return self._search(centers, counts, low, high)
 
     def _percentile(self, centers: Tensor, counts: Tensor, low: float, high: float) -> tuple[float, float]:
         below = counts.cumsum(0) / counts.sum()
@@ -115,12 +143,25 @@ class RangeObserver(UniformQuantizationObserverBase):
         half = self._width / 2
         return min(max(low, float(first) - half), 0.0), max(min(high, float(last) + half), 0.0)
 
-    def _search(
-        self, centers: Tensor, counts: Tensor, low: float, high: float, error: Any
-    ) -> tuple[float, float]:
+    def _by_effect(self, responses: Responses, low: float, high: float) -> tuple[float, float]:
+        """The range with the least error at the outputs: all pairs of ends on a grid, then finer ones."""
+        shares = torch.tensor(_SHARES, dtype=torch.float64)
+        ends = [shares * end if end else shares[:1] for end in (low, high)]
+        best = torch.tensor([[low, high]], dtype=torch.float64)
+        for finer in (None, 0.1, 0.05, 0.025):
+            if finer is not None:
+                near = 1 + finer * torch.arange(-2.0, 3.0, dtype=torch.float64)
+                ends = [(end * near).clamp(low, high) for end in best[0]]
+            pairs = torch.cat([torch.cartesian_prod(*ends), best])
+            pairs = pairs[pairs[:, 1] - pairs[:, 0] > _NARROWEST * (high - low)]
+            errors = responses.errors(*self._units(pairs), self.quant_min, self.quant_max)
+            best = pairs[errors.argmin()][None]
+        return float(best[0, 0]), float(best[0, 1])
+
+    def _search(self, centers: Tensor, counts: Tensor, low: float, high: float) -> tuple[float, float]:
         """Move one end after the other, on ever finer grids, to where the error is least."""
         best = torch.tensor([[low, high]], dtype=torch.float64)
-        least = float(error(centers, counts, *self._units(best), self.quant_min, self.quant_max)[0])
+        least = float(_squares(centers, counts, *self._units(best), self.quant_min, self.quant_max)[0])
         reach = 1.0
         for _ in range(4):
             for end in (1, 0):
@@ -131,7 +172,7 @@ class RangeObserver(UniformQuantizationObserverBase):
                 near, far = max(at / full - reach, 0.02), min(at / full + reach, 1.0)
                 grid = best.repeat(_GRID, 1)
                 grid[:, end] = full * torch.linspace(near, far, _GRID, dtype=torch.float64)
-                errors = error(centers, counts, *self._units(grid), self.quant_min, self.quant_max)
+                errors = _squares(centers, counts, *self._units(grid), self.quant_min, self.quant_max)
                 found = int(errors.argmin())
                 if float(errors[found]) < least:
                     best, least = grid[found : found + 1], float(errors[found])
@@ -150,7 +191,9 @@ class RangeObserver(UniformQuantizationObserverBase):
 
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
         """Scale and zero point."""
-        low, high = self.range() if self.seen else (0.0, 1.0)
+        low, high = self.range() if self.seen else (0.0, 0.0)
+        if high <= low:  # nothing, or nothing but zeros: any scale will do
+            low, high = 0.0, 1.0
         scale, zero = self._units(torch.tensor([[low, high]], dtype=torch.float64))
         return scale.to(torch.float32), zero.to(torch.int64)
 
@@ -175,18 +218,3 @@ def _rounded(centers: Tensor, scale: Tensor, zero: Tensor, low: int, high: int) 
 
 def _squares(centers: Tensor, counts: Tensor, scale: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
     return ((_rounded(centers, scale, zero, low, high) - centers) ** 2) @ counts
-
-
-def _entropy(centers: Tensor, counts: Tensor, scale: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
-    """The divergence of the distribution from what is left of it: each step's mass, spread over its bins."""
-    steps = ((centers[None] / scale[:, None]).round() + zero[:, None]).clamp(low, high).long() - low
-    share = counts / counts.sum()
-    inside = (centers[None] / scale[:, None] + zero[:, None]).clamp(low - 0.5, high + 0.5)
-    inside = inside == centers[None] / scale[:, None] + zero[:, None]
-    mass = torch.zeros(len(scale), high - low + 1, dtype=torch.float64)
-    number = torch.zeros_like(mass)
-    mass.scatter_add_(1, steps, share.expand(len(scale), -1))
-    number.scatter_add_(1, steps, inside.to(torch.float64))
-    spread = torch.where(inside, (mass / number.clamp(min=1)).gather(1, steps), torch.tensor(0.0))
-    spread = spread.clamp(min=1e-9)  # what is clipped away counts as lost
-    return (share[None] * (share[None] / spread).log()).sum(1)

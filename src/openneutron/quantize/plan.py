@@ -9,7 +9,7 @@ from openneutron.diagnostics import fail, nearest
 EQUALIZE, RANGES, CLIP, ROUND, BIAS = "equalize", "ranges", "clip", "round", "bias"
 METHODS = {
     EQUALIZE: "channels are scaled to like size across layers, which leaves the float function as it is",
-    RANGES: "of minimum/maximum, percentile, least squares and entropy, the ranges with the best outputs",
+    RANGES: "the range of every tensor by what rounding and clipping it do at the outputs",
     CLIP: "weight ranges that make the least error of the layer's result",
     ROUND: "weights are rounded for the least error of the layer's result, and biases corrected",
     BIAS: "what quantization shifts the mean of a channel by is taken back in the bias",

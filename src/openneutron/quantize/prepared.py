@@ -21,6 +21,7 @@ from openneutron import ops
 from openneutron.fx import bind_args, op_name
 from openneutron.ops.spec import Weighted
 from openneutron.passes.patterns import is_fusible_activation
+from openneutron.quantize.schemes import bias_parameters, let_bias_fit
 
 Sample = tuple[Any, ...]
 
@@ -150,8 +151,6 @@ def ensure_bias(prepared: GraphModule, layer: Layer) -> Node:
 
 
 def _derived_like(source: Any, weight: Any) -> DerivedObserverOrFakeQuantize:
-    from openneutron.quantize.schemes import bias_parameters
-
     info = torch.iinfo(torch.int32)
     per_channel = weight.qscheme in (torch.per_channel_symmetric, torch.per_channel_affine)
     return DerivedObserverOrFakeQuantize(
@@ -241,8 +240,18 @@ def in_float(prepared: GraphModule) -> Any:
     return replaced(prepared, {name: torch.nn.Identity() for name in observers(prepared)})
 
 
+def let_biases_fit(prepared: GraphModule) -> None:
+    """Let the scales of weights leave room for the biases as they are now: methods change them."""
+    for node in prepared.graph.nodes:
+        if node.op == "call_module" and _is_constant(node.args[0]):
+            observer = prepared.get_submodule(str(node.target))
+            if isinstance(observer, DerivedObserverOrFakeQuantize):
+                let_bias_fit(observer, value_of(prepared, node.args[0]))
+
+
 def roundings(prepared: GraphModule) -> dict[str, torch.nn.Module]:
     """What each observer stands for, with the parameters it has now."""
+    let_biases_fit(prepared)
     made: dict[int, Rounding] = {}
     found: dict[str, torch.nn.Module] = {}
     for name, observer in observers(prepared).items():

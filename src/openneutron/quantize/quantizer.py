@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from torch.fx import GraphModule
+from torchao.quantization.pt2e import DerivedObserverOrFakeQuantize
 from torchao.quantization.pt2e.quantizer import Quantizer
 
 from openneutron import ops
 from openneutron.ops.spec import OPEN
 from openneutron.passes import ATEN_PASSES, PTQ, QAT, run_passes
+from openneutron.passes.graph import constant
 from openneutron.quantize.annotate import Annotator, Find
-from openneutron.quantize.schemes import Scheme
+from openneutron.quantize.borders import different_parts
+from openneutron.quantize.schemes import Scheme, let_bias_fit
 from openneutron.stopwatch import QUANTIZER, stage
 from openneutron.target import NeutronTargetSpec
 
@@ -21,7 +25,8 @@ class NeutronQuantizer(Quantizer):
 
     Use it with torchao's `prepare_pt2e` (or `prepare_qat_pt2e` with `is_qat=True`) and `convert_pt2e`. Nodes
     that another quantizer has annotated are left to it: it can be one of several in a `ComposableQuantizer`.
-    Layers named in `keep_float`, as `openneutron compare` names them, stay float and thus on the CPU.
+    Layers named in `keep_float`, as `openneutron compare` names them, stay float and thus on the CPU. With
+    example inputs, tensors of very different size that are joined at the outputs keep scales of their own.
     """
 
     def __init__(
@@ -32,6 +37,7 @@ class NeutronQuantizer(Quantizer):
         per_channel: bool = False,
         keep_float: Collection[str] = (),
         find: Find = ops.find,
+        examples: Sequence[tuple[Any, ...]] = (),
     ):
         super().__init__()
         self.neutron_target_spec = neutron_target_spec or NeutronTargetSpec()
@@ -40,6 +46,7 @@ class NeutronQuantizer(Quantizer):
         self._scheme = Scheme(is_qat, per_channel)
         self._find = find
         self.keep_float = tuple(keep_float)
+        self._examples = tuple(examples)
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Bring the graph into the form the operator table describes; its results stay the same."""
@@ -50,8 +57,22 @@ class NeutronQuantizer(Quantizer):
         """Say of every tensor how it is to be quantized."""
         with stage(QUANTIZER):
             islands = self.neutron_target_spec.converter == OPEN
-            Annotator(self._scheme, self._find, self.keep_float, islands=islands).annotate(model)
+            apart = different_parts(model, self._examples, self._find)
+            Annotator(self._scheme, self._find, self.keep_float, islands=islands, apart=apart).annotate(model)
         return model
+
+    def prepare_obs_or_fq_callback(
+        self, model: GraphModule, edge_or_node_to_obs_or_fq: dict[Any, Any]
+    ) -> None:
+        """Let the scale of every layer's weights leave room for its bias."""
+        leave_room_for_biases(model, edge_or_node_to_obs_or_fq)
 
     def validate(self, model: GraphModule) -> None:
         """Nothing to check: a node that was not annotated stays float, and the partitioner says why."""
+
+
+def leave_room_for_biases(model: GraphModule, observers: dict[Any, Any]) -> None:
+    """Tell the observers of weights, of those of all edges, which bias their scales must leave room for."""
+    for edge, observer in observers.items():
+        if isinstance(edge, tuple) and isinstance(observer, DerivedObserverOrFakeQuantize):
+            let_bias_fit(observer, constant(model, edge[0]))

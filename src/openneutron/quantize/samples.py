@@ -12,6 +12,7 @@ from torch import Tensor
 from openneutron.diagnostics import fail
 
 KEPT = 64  # samples of a stream that are kept for the methods
+EXAMPLES = 4  # samples that a quantizer looks at before it is decided what is quantized
 KEPT_BYTES = 256 << 20
 _COLOURS = (1, 3, 4)  # channels of a picture
 _LEAST_SIDE = 16
@@ -66,6 +67,12 @@ def check_sample(sample: tuple[Any, ...], index: int) -> None:
             where = f"calibration sample {index}, input {position}"
             fail("ON211", where, f"{int(bad.sum())} of {bad.numel()} values are {kind}",
                  "Remove the sample, or mend what makes it.")  # fmt: skip
+
+
+def spread_over(samples: Sequence[tuple[Any, ...]], count: int) -> list[tuple[Any, ...]]:
+    """So many of the samples, from all over the data, which may be sorted by class."""
+    count = min(count, len(samples))
+    return [samples[i * len(samples) // count] for i in range(count)]
 
 
 def mirrored(samples: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

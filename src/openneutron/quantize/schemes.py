@@ -21,9 +21,31 @@ from torchao.quantization.pt2e.quantizer import (
 from openneutron.ops.spec import FixedOutput
 from openneutron.quantize.observer import RangeObserver
 
-EPS = 2**-12  # no scale is smaller
+# The product of two scales is the scale of a bias, and must be an ordinary float32. Nothing else limits them.
+FLOOR = 2.0**-62
+_BIAS_STEPS = 2.0**30  # of a bias at most: half of what its 32 bits hold, the rest is for the products
 ACTIVATION_RANGE = (-128, 127)
 WEIGHT_RANGE = (-127, 127)
+
+
+class _BiasFits:
+    """The scale of weights is large enough for the bias, whose scale is the product of it and the input's.
+
+    A channel that batch norm has all but switched off has weights of 1e-9 and a bias of 1: in steps made for
+    such weights the bias would not fit 32 bits.
+    """
+
+    limit: tuple[Any, torch.Tensor] | None = None  # the input's observer, and the bias
+
+    def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scale and zero point."""
+        scale, zero = super().calculate_qparams()  # type: ignore[misc]
+        if self.limit is not None:
+            source, bias = self.limit
+            unit = source.calculate_qparams()[0].double() * _BIAS_STEPS
+            least = (bias.detach().double().abs() / unit).to(scale.dtype)
+            scale = torch.maximum(scale, least.reshape(-1) if scale.numel() > 1 else least.amax())
+        return scale, zero
 
 
 class _OfGroups:
@@ -45,12 +67,36 @@ class _OfGroups:
 
 
 # torchao tells observers per channel by their names.
-class GroupedPerChannelObserver(_OfGroups, pt2e.PerChannelMinMaxObserver):
+class WeightObserver(_BiasFits, pt2e.MinMaxObserver):
+    """One scale."""
+
+
+class WeightPerChannelObserver(_BiasFits, pt2e.PerChannelMinMaxObserver):
+    """A scale per output channel."""
+
+
+class GroupedPerChannelObserver(_BiasFits, _OfGroups, pt2e.PerChannelMinMaxObserver):
     """A scale per group of output channels."""
 
 
-class MovingGroupedPerChannelObserver(_OfGroups, pt2e.MovingAveragePerChannelMinMaxObserver):
+class MovingWeightObserver(_BiasFits, pt2e.MovingAverageMinMaxObserver):
+    """One scale, in training."""
+
+
+class MovingWeightPerChannelObserver(_BiasFits, pt2e.MovingAveragePerChannelMinMaxObserver):
+    """A scale per output channel, in training."""
+
+
+class MovingGroupedPerChannelObserver(_BiasFits, _OfGroups, pt2e.MovingAveragePerChannelMinMaxObserver):
     """A scale per group of output channels, in training."""
+
+
+def let_bias_fit(bias_observer: Any, bias: torch.Tensor | None) -> None:
+    """Tell the observer of a layer's weights which bias its scale must leave room for."""
+    source, weight = bias_observer.obs_or_fqs
+    weight = getattr(weight, "activation_post_process", weight)  # in training it is inside a fake quantizer
+    if isinstance(weight, _BiasFits) and bias is not None:
+        weight.limit = source, bias
 
 
 @dataclass(frozen=True)
@@ -63,9 +109,9 @@ class Scheme:
     def activation(self) -> QuantizationSpec:
         """A tensor the program computes."""
         low, high = ACTIVATION_RANGE
-        observer: Any = RangeObserver.with_args(eps=EPS)
+        observer: Any = RangeObserver.with_args(eps=FLOOR)
         if self.is_qat:
-            observer = pt2e.FakeQuantize.with_args(observer=pt2e.MovingAverageMinMaxObserver, eps=EPS)
+            observer = pt2e.FakeQuantize.with_args(observer=pt2e.MovingAverageMinMaxObserver, eps=FLOOR)
         return QuantizationSpec(
             dtype=torch.int8,
             quant_min=low,
@@ -84,7 +130,7 @@ class Scheme:
             quant_min=low,
             quant_max=high,
             qscheme=torch.per_tensor_affine,
-            observer_or_fake_quant_ctr=pt2e.MinMaxObserver.with_args(eps=EPS),
+            observer_or_fake_quant_ctr=pt2e.MinMaxObserver.with_args(eps=FLOOR),
         )
 
     def fixed(self, intent: FixedOutput) -> FixedQParamsQuantizationSpec:
@@ -107,10 +153,8 @@ class Scheme:
         per group of a grouped convolution, whose groups are layers of their own."""
         low, high = WEIGHT_RANGE
         per_channel = self._per_channel(channel_axis, groups)
-        kind: Any = pt2e.PerChannelMinMaxObserver if per_channel else pt2e.MinMaxObserver
-        moving: Any = (
-            pt2e.MovingAveragePerChannelMinMaxObserver if per_channel else pt2e.MovingAverageMinMaxObserver
-        )
+        kind: Any = WeightPerChannelObserver if per_channel else WeightObserver
+        moving: Any = MovingWeightPerChannelObserver if per_channel else MovingWeightObserver
         more: dict[str, Any] = {}
         if per_channel and not self.per_channel:
             kind, moving, more = (
@@ -118,14 +162,14 @@ class Scheme:
                 MovingGroupedPerChannelObserver,
                 {"groups": groups},
             )
-        observer: Any = kind.with_args(eps=EPS, **more)
+        observer: Any = kind.with_args(eps=FLOOR, **more)
         if self.is_qat:
             # Averaging constant 1: the range of the weights as they are now, not of the training so far.
             # torchao hands ch_axis on only to classes with PerChannel in their name, so it is bound here.
             observer = pt2e.FakeQuantize.with_args(
                 observer=moving,
                 averaging_constant=1.0,
-                eps=EPS,
+                eps=FLOOR,
                 **more,
                 **({"ch_axis": channel_axis} if per_channel else {}),
             )

@@ -6,6 +6,7 @@ they are not: there a channel is scaled in its batch norm, which gives the same 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,9 +17,12 @@ from openneutron import ops
 from openneutron.fx import bind_args, op_name
 from openneutron.ops.spec import Weighted
 from openneutron.quantize.equalize import along
+from openneutron.quantize.measure import Quality, float_run, quality, quantized_run
 from openneutron.quantize.methods import MethodResult
+from openneutron.quantize.plan import EQUALIZE
 from openneutron.quantize.prepared import Layer, Sample, layers_of, set_value, value_of
-from openneutron.quantize.refine import equalized
+from openneutron.quantize.refine import FOLDED, kept_back
+from openneutron.quantize.scaling import equalized, observe
 
 
 def equalize_to_train(
@@ -26,7 +30,20 @@ def equalize_to_train(
 ) -> MethodResult:
     """Scale the channels of a model to be trained, in place, where calibration of `prepared` gains by it."""
     names = {str(layer.weight.target): layer for layer in layers_of(prepared)}
-    _, done, result, _ = equalized(prepared, samples, thorough=False)
+    start = time.monotonic()
+    fitted, held = kept_back(samples) if len(samples) >= FOLDED else (list(samples), list(samples))
+    observe(prepared, fitted)
+    exact = float_run(prepared, held)
+
+    def judge(model: GraphModule) -> Quality:
+        return quality(exact, quantized_run(model, held))
+
+    before = judge(prepared)
+    trial, done, text = equalized(prepared, fitted, judge, thorough=False)
+    after = before if trial is None else judge(trial)
+    result = MethodResult(
+        EQUALIZE, text, before.sqnr_db, after.sqnr_db, trial is not None, time.monotonic() - start
+    )
     if not result.kept:
         return result
     found = {}

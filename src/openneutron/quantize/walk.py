@@ -170,6 +170,11 @@ def work_of(prepared: GraphModule) -> int:
     return sum(_bytes(node) for node in prepared.graph.nodes) // 4
 
 
+def affordable(prepared: GraphModule, values: int, least: int, most: int) -> int:
+    """How many samples may be run, if so many values may be computed in all."""
+    return max(least, min(most, values // max(1, work_of(prepared))))
+
+
 def _bytes(node: Node) -> int:
     value = node.meta.get("val")
     if node.op == "get_attr" or not isinstance(value, Tensor):

@@ -28,10 +28,11 @@ from openneutron.package.program import package_program
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
 from openneutron.quantize.export import Inputs, export_model
 from openneutron.quantize.measure import Quality, Run, float_run, quality, quantized_run
-from openneutron.quantize.methods import affordable, spread_over
 from openneutron.quantize.plan import AccuracyPlan
 from openneutron.quantize.prepared import behind, layers_of, readers
 from openneutron.quantize.refine import calibrate
+from openneutron.quantize.samples import EXAMPLES, spread_over
+from openneutron.quantize.walk import affordable
 from openneutron.recipes.parts import lower_program, make_quantizer
 from openneutron.target import Target, find_target
 
@@ -95,7 +96,12 @@ class _Maker:
 
     def make(self, keep: Collection[str]) -> _Trial:
         quantizer = make_quantizer(
-            self.recipe, self.options, False, self.per_channel, sorted(keep), self.samples[0]
+            self.recipe,
+            self.options,
+            False,
+            self.per_channel,
+            sorted(keep),
+            spread_over(self.samples, EXAMPLES),
         )
         exported = export_model(self.module, self.samples[0]).module(check_guards=False)
         prepared = prepare_pt2e(run_passes(exported, BEFORE_PREPARE, PTQ), quantizer)

@@ -4,7 +4,7 @@ recipes (`build`) are both put together from these."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,18 +34,20 @@ def make_quantizer(
     is_qat: bool = False,
     per_channel: bool = False,
     keep_float: Collection[str] = (),
-    example: tuple[Any, ...] | None = None,
+    examples: Sequence[tuple[Any, ...]] = (),
 ) -> Quantizer:
-    """The quantizer of a recipe; the one for two processors tries out on example inputs who takes what."""
+    """The quantizer of a recipe; example inputs show it sizes, and which processor would take what."""
     backends = find_recipe(recipe)
     if not backends.cortex_m:
         spec = NeutronTargetSpec(options.config, converter=options.converter)
-        return NeutronQuantizer(spec, is_qat, per_channel=per_channel, keep_float=keep_float)
+        return NeutronQuantizer(
+            spec, is_qat, per_channel=per_channel, keep_float=keep_float, examples=examples
+        )
     if backends.neutron:
         from openneutron.cortex_m.combined import CombinedQuantizer
 
         return CombinedQuantizer(
-            options, is_qat, per_channel=per_channel, keep_float=keep_float, example=example
+            options, is_qat, per_channel=per_channel, keep_float=keep_float, examples=examples
         )
     from openneutron.cortex_m.quantizer import CortexMInt8Quantizer
 

@@ -1,0 +1,120 @@
+"""What stays in float at the model's borders, because it joins or parts things of different size.
+
+A detector that returns boxes in pixels and scores below 1 as one tensor would have one scale for both, and no
+score would be left. The concatenation, and what lays it out anew, goes behind the dequantize step: each part
+keeps its own scale. The same of an input that holds several things, which are read by slices.
+
+An output with the shape of an input is likely a state that is fed back: there clipping adds up over time, so
+that both keep the whole range that was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils import _pytree as pytree
+
+from openneutron.fx import is_float, op_name, tensor_of
+from openneutron.ops.spec import OpSpec
+from openneutron.quantize.observer import RangeObserver
+
+_RATIO = 4.0  # of the sizes of parts that may have one scale
+Find = Callable[[str], OpSpec | None]
+
+
+def different_parts(model: GraphModule, samples: Sequence[tuple[Any, ...]], find: Find) -> set[Node]:
+    """The nodes at the borders that join or part tensors of different size, on these samples."""
+    tail, head = _tail(model, find), _head(model, find)
+    asked = {n for node in tail for n in node.all_input_nodes} | set(head)
+    if not asked or not samples:
+        return set()
+    sizes = _sizes(model, samples, asked)
+    found: set[Node] = set()
+    for node in tail:  # in order: what lays out a result that stays in float stays so too
+        parts = [n for n in node.all_input_nodes if is_float(n)]
+        if any(n in found for n in parts) or _differ(sizes[n] for n in parts):
+            found.add(node)
+    sources = {n.all_input_nodes[0] for n in head}
+    for source in sources:
+        slices = [n for n in head if n.all_input_nodes[0] is source]
+        if len(slices) == len(source.users) and _differ(sizes[n] for n in slices):
+            found.update(slices)
+    return found
+
+
+def _tail(model: GraphModule, find: Find) -> list[Node]:
+    """The operators that only move values on their way to the outputs, in order."""
+    found: set[Node] = set()
+    for node in reversed(model.graph.nodes):
+        users = [user for user in node.users if user.op != "output"]
+        if node.users and _moves(node, find) and all(user in found for user in users):
+            found.add(node)
+    return [node for node in model.graph.nodes if node in found]
+
+
+def _head(model: GraphModule, find: Find) -> list[Node]:
+    """The operators that take a part of an input."""
+    found = []
+    for node in model.graph.nodes:
+        if not _moves(node, find) or len(node.all_input_nodes) != 1:
+            continue
+        source = node.all_input_nodes[0]
+        whole, part = (n.meta.get("val") for n in (source, node))
+        if source.op == "placeholder" and isinstance(whole, Tensor) and isinstance(part, Tensor):
+            found += [node] if part.numel() < whole.numel() else []
+    return found
+
+
+def _moves(node: Node, find: Find) -> bool:
+    spec = find(op_name(node)) if node.op == "call_function" and is_float(node) else None
+    return spec is not None and spec.moves_values
+
+
+def _differ(sizes: Iterable[float]) -> bool:
+    known = [size for size in sizes if size > 0]
+    return len(known) > 1 and max(known) > _RATIO * min(known)
+
+
+def _sizes(model: GraphModule, samples: Sequence[tuple[Any, ...]], asked: set[Node]) -> dict[Node, float]:
+    """The largest value of each of these nodes on samples."""
+    found = dict.fromkeys(asked, 0.0)
+
+    class Looking(Interpreter):
+        def run_node(self, n: Node) -> object:
+            result = super().run_node(n)
+            if n in found and isinstance(result, Tensor) and result.numel():
+                found[n] = max(found[n], float(result.abs().max()))
+            return result
+
+    with torch.no_grad():
+        runner = Looking(model)
+        for sample in samples:
+            runner.run(*(v.clone() if isinstance(v, Tensor) else v for v in sample))
+    return found
+
+
+def observers_of_state(prepared: GraphModule, find: Find) -> set[RangeObserver]:
+    """The observers of inputs and outputs that have one shape: a state that may be fed back."""
+    (end,) = (n for n in prepared.graph.nodes if n.op == "output")
+    outputs = [n for n in pytree.tree_leaves(end.args) if isinstance(n, Node) and tensor_of(n) is not None]
+    inputs = [n for n in prepared.graph.nodes if n.op == "placeholder" and tensor_of(n) is not None]
+    pairs = [(a, b) for a in inputs for b in outputs if a.meta["val"].shape == b.meta["val"].shape]
+    nodes = {n for a, _ in pairs for n in _moved(a, find, lambda n: list(n.users))}
+    nodes |= {n for _, b in pairs for n in _moved(b, find, lambda n: n.all_input_nodes)}
+    found = (prepared.get_submodule(str(n.target)) for n in nodes if n.op == "call_module")
+    return {observer for observer in found if isinstance(observer, RangeObserver)}
+
+
+def _moved(node: Node, find: Find, following: Callable[[Node], list[Node]]) -> set[Node]:
+    """A node with the observers, and what only moves its values, on one side of it."""
+    found, left = {node}, [node]
+    while left:
+        for other in following(left.pop()):
+            if other not in found and (other.op == "call_module" or _moves(other, find)):
+                found.add(other)
+                left.append(other)
+    return found

@@ -1,0 +1,133 @@
+"""Equalization as a method: several ways of scaling channels are tried, and the best is taken if it helps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+
+from openneutron.quantize.absorb import absorb
+from openneutron.quantize.channels import channels_of
+from openneutron.quantize.copies import copied
+from openneutron.quantize.equalize import Equalized, equalize, trade_clamps
+from openneutron.quantize.measure import Quality
+from openneutron.quantize.observer import RangeObserver
+from openneutron.quantize.prepared import Sample, in_float, layers_of, observers
+from openneutron.quantize.samples import spread_over
+from openneutron.quantize.walk import affordable
+
+Judge = Callable[[GraphModule], Quality]
+_SCALED_DB = 1.0  # by which scaling must be better: less is lost again when weights are rounded
+_ABSORB, _SCALE, _SCALE_BY_WEIGHTS, _TRADE = range(4)  # ways of equalizing
+_NOTHING = Equalized(0, 0, 1.0)
+_TRADE_DB = 1.0  # by which the outputs must be better for a change of the float function
+
+
+def equalized(
+    prepared: GraphModule, samples: Sequence[Sample], judge: Judge, thorough: bool
+) -> tuple[GraphModule | None, Equalized, str]:
+    """The model scaled in the way that the judge likes best, observed on samples; how, and a text.
+
+    None if it likes none better than the model as it is, which is calibrated.
+    """
+    # What a clamp cuts on one sample in a hundred must not be taken for what it never cuts.
+    seen = samples if thorough else spread_over(samples, affordable(prepared, 256 << 20, 16, len(samples)))
+    few = spread_over(samples, affordable(prepared, 32 << 20, 3, 8))
+    chosen, what, how = prepared, _NOTHING, ""
+    channels = channels_of(prepared)
+    if not channels.outputs:
+        return None, _NOTHING, "nothing to scale"
+    # All ways are compared as they are on a few samples; only the best is observed on all of them.
+    first = copied(prepared)
+    observe(first, few)
+    best = judge(first)
+    known = reached(prepared, seen if channels.clamps else few)
+    ways = [_ABSORB, _SCALE, _SCALE_BY_WEIGHTS] + [_TRADE] * (thorough and bool(channels.clamps))
+    for way in ways:
+        trial = copied(prepared)
+        mine = known.of(trial)
+        count = trade_clamps(trial, mine.tops) if way == _TRADE else 0
+        if way == _TRADE and not count:
+            continue
+        done = _NOTHING
+        if way != _ABSORB:
+            done = equalize(trial, mine.tops if way != _SCALE_BY_WEIGHTS else None)
+        moved = absorb(trial, *mine.scaled(trial, done))
+        if not done.channels and not moved:
+            continue
+        observe(trial, few)
+        score = judge(trial)
+        if score.is_better_than(best, _TRADE_DB if way == _TRADE else _SCALED_DB):
+            chosen, what, best = trial, done, score
+            how = f"; {count} clamps (ReLU6) traded for ReLU, better at the outputs" if count else ""
+            how += f"; {moved} high biases absorbed" if moved else ""
+    if chosen is prepared:
+        return None, _NOTHING, "no scaling of channels helps"
+    observe(chosen, samples)
+    text = f"{what.channels:,} channels of {what.layers} layers scaled by up to {what.largest:.3g}{how}"
+    return chosen, what, text
+
+
+def observe(prepared: GraphModule, samples: Iterable[Sample]) -> None:
+    """Let the observers see samples, and nothing but them."""
+    for observer in observers(prepared).values():
+        if isinstance(observer, RangeObserver):
+            observer.reset()
+        elif hasattr(observer, "reset_min_max_vals"):
+            observer.reset_min_max_vals()
+    with torch.no_grad():
+        for sample in samples:
+            prepared(*sample)
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Of every channel of layers' results and of what clamps read: the largest size, and the least value."""
+
+    tops: dict[Node, Tensor] = field(default_factory=dict)
+    lows: dict[Node, Tensor] = field(default_factory=dict)
+
+    def of(self, copied: GraphModule) -> Reached:
+        """The same by the nodes of a copy."""
+        names = {node.name: node for node in copied.graph.nodes}
+        tops, lows = ({names[n.name]: v for n, v in side.items()} for side in (self.tops, self.lows))
+        return Reached(tops, lows)
+
+    def scaled(self, prepared: GraphModule, done: Equalized) -> tuple[dict[Node, Tensor], dict[Node, Tensor]]:
+        """The least values and the largest sizes of layers' ends once their channels are scaled."""
+        found: tuple[dict[Node, Tensor], dict[Node, Tensor]] = {}, {}
+        for layer in layers_of(prepared):
+            made, _ = done.factors.get(str(layer.weight.target), (None, None))
+            factor = torch.tensor(1.0) if made is None else torch.from_numpy(made.copy())
+            for side, values in zip(found, (self.lows, self.tops), strict=True):
+                if layer.end in values:
+                    side[layer.end] = values[layer.end] / factor
+        return found
+
+
+def reached(prepared: GraphModule, samples: Sequence[Sample]) -> Reached:
+    """Of every layer's end, the largest size of each channel's values; of every clamp, of what it reads."""
+    clamps = set(channels_of(prepared).clamps)
+    ends = {layer.end for layer in layers_of(prepared)} - clamps
+    found = Reached()
+
+    class Looking(Interpreter):
+        def run_node(self, n: Node) -> object:
+            result = super().run_node(n)
+            source = n.args[0] if n in clamps else None
+            value = self.env[source] if isinstance(source, Node) else result if n in ends else None
+            if isinstance(value, Tensor) and value.ndim >= 2:
+                low, high = value.movedim(1, 0).flatten(1).aminmax(dim=1)
+                top = high if n in clamps else torch.maximum(high, -low)
+                found.tops[n] = torch.maximum(found.tops[n], top) if n in found.tops else top
+                found.lows[n] = torch.minimum(found.lows[n], low) if n in found.lows else low
+            return result
+
+    with torch.no_grad(), in_float(prepared):
+        runner = Looking(prepared)
+        for sample in samples:
+            runner.run(*sample)
+    return found
