@@ -17,6 +17,7 @@ from openneutron.ops.common import (
     ceil,
     floor,
     in_float,
+    is_out_of_reach,
     island,
     logarithm,
     nxp_limit,
@@ -102,6 +103,8 @@ def _lower_clamp(at: Lowering, call: Call) -> Tensor:
         if (lo, hi) == (0.0, 1.0)
         else _RELU_KIND.get(activation_of(lo, hi) or Activation.NONE)
     )
+    if kind not in (None, Builtin.RELU) and is_out_of_reach(hi or 0.0, call):
+        kind = Builtin.RELU if lo == 0.0 else None
     if kind is not None:
         return unary(kind)(at, call)
     return in_float(CLAMPED)(at, call)
@@ -133,7 +136,7 @@ RELU = OpSpec(
 RELU6 = OpSpec(
     ("aten.relu6.default", "aten.relu6_.default"),
     Observed(),
-    unary(Builtin.RELU6),
+    _lower_clamp,
     real=CLAMPED,
     cases=on_ranks(0, 5, lambda torch: torch.nn.functional.relu6),  # the layer is a hardtanh
 )

@@ -130,8 +130,21 @@ def quant_of(call: Call) -> Quant:
 
 
 def fused(call: Call) -> dict[str, Any]:
-    """The option that carries the fused activation."""
-    return {"fusedActivationFunction": call.activation}
+    """The option that carries the fused activation, less a bound that is out of reach."""
+    activation = call.activation
+    if activation is Activation.RELU6 and is_out_of_reach(6.0, call):
+        activation = Activation.RELU
+    elif activation is Activation.RELU_N1_TO_1 and is_out_of_reach(1.0, call):
+        activation = Activation.NONE
+    return {"fusedActivationFunction": activation}
+
+
+def is_out_of_reach(bound: float, call: Call) -> bool:
+    """Whether a bound is so many steps of the result away that LiteRT's 32 bits do not hold it.
+
+    No int8 value is anywhere near it: results are the same without it.
+    """
+    return call.out.quant is not None and bound / call.out.quant.scale[0] >= 2.0**30
 
 
 def normalize(dim: int, rank: int) -> int:

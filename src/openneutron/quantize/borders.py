@@ -4,8 +4,9 @@ A detector that returns boxes in pixels and scores below 1 as one tensor would h
 score would be left. The concatenation, and what lays it out anew, goes behind the dequantize step: each part
 keeps its own scale. The same of an input that holds several things, which are read by slices.
 
-An output with the shape of an input is likely a state that is fed back: there clipping adds up over time, so
-that both keep the whole range that was seen.
+An input keeps the whole range that was seen: black and white are what a picture has most of, and other
+samples are no nearer to the middle. So does an output with the shape of an input, which is likely a state that
+is fed back: there clipping adds up over time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 
-from openneutron.fx import is_float, op_name, tensor_of
+from openneutron.fx import is_float, op_name, same_shape, tensor_of
 from openneutron.ops.spec import OpSpec
 from openneutron.quantize.observer import RangeObserver
 
@@ -65,7 +66,9 @@ def _head(model: GraphModule, find: Find) -> list[Node]:
         source = node.all_input_nodes[0]
         whole, part = (n.meta.get("val") for n in (source, node))
         if source.op == "placeholder" and isinstance(whole, Tensor) and isinstance(part, Tensor):
-            found += [node] if part.numel() < whole.numel() else []
+            sizes = part.numel(), whole.numel()
+            if all(isinstance(size, int) for size in sizes) and sizes[0] < sizes[1]:
+                found.append(node)
     return found
 
 
@@ -97,14 +100,14 @@ def _sizes(model: GraphModule, samples: Sequence[tuple[Any, ...]], asked: set[No
     return found
 
 
-def observers_of_state(prepared: GraphModule, find: Find) -> set[RangeObserver]:
-    """The observers of inputs and outputs that have one shape: a state that may be fed back."""
+def kept_whole(prepared: GraphModule, find: Find) -> set[RangeObserver]:
+    """The observers whose tensors keep all of the range that was seen: inputs, and states fed back."""
     (end,) = (n for n in prepared.graph.nodes if n.op == "output")
     outputs = [n for n in pytree.tree_leaves(end.args) if isinstance(n, Node) and tensor_of(n) is not None]
     inputs = [n for n in prepared.graph.nodes if n.op == "placeholder" and tensor_of(n) is not None]
-    pairs = [(a, b) for a in inputs for b in outputs if a.meta["val"].shape == b.meta["val"].shape]
-    nodes = {n for a, _ in pairs for n in _moved(a, find, lambda n: list(n.users))}
-    nodes |= {n for _, b in pairs for n in _moved(b, find, lambda n: n.all_input_nodes)}
+    states = [b for b in outputs if any(same_shape(a.meta["val"], b.meta["val"]) for a in inputs)]
+    nodes = {n for a in inputs for n in _moved(a, find, lambda n: list(n.users))}
+    nodes |= {n for b in states for n in _moved(b, find, lambda n: n.all_input_nodes)}
     found = (prepared.get_submodule(str(n.target)) for n in nodes if n.op == "call_module")
     return {observer for observer in found if isinstance(observer, RangeObserver)}
 

@@ -180,7 +180,7 @@ def _operands_of_function(node: Node, grower: _Grower) -> list[Node]:
     operands = [n for n in node.all_input_nodes if n not in grower.constants]
     numbers = [n for n in node.all_input_nodes if n in grower.constants]
     same = all(_elements(n) == _elements(node) for n in operands) and all(_elements(n) == 1 for n in numbers)
-    return operands if same and tensor_of(node) is not None else []
+    return operands if same and _elements(node) else []
 
 
 def _is_in_layer(node: Node, grower: _Grower) -> bool:
@@ -208,5 +208,7 @@ def _is_sound(group: set[Node], grower: _Grower) -> bool:
 
 
 def _elements(node: Node) -> int:
+    """How many there are; 0 if only the run tells."""
     tensor = tensor_of(node)
-    return 0 if tensor is None else int(tensor.numel())
+    count = 0 if tensor is None else tensor.numel()
+    return count if isinstance(count, int) else 0

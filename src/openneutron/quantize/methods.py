@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 
 from openneutron import ops
 from openneutron.quantize.bias import correct_bias
-from openneutron.quantize.borders import observers_of_state
+from openneutron.quantize.borders import kept_whole
 from openneutron.quantize.clip import clip_weights
 from openneutron.quantize.copies import copied
 from openneutron.quantize.effect import measure_effects
@@ -31,7 +31,7 @@ from openneutron.quantize.walk import MANY, SOME, Step, Walk, affordable, live_b
 _MEMORY = {True: 2 << 30, False: 1 << 30}  # by thoroughness: bytes of results that a walk may hold
 _ENOUGH = 4  # fewer samples say nothing about the mean of a channel
 _LIMIT = 60.0  # seconds for choices made tensor by tensor
-_LARGEST = 512  # inputs of an output channel whose weights the balanced plan still rounds
+_LARGEST = 1536  # inputs of an output channel whose weights the balanced plan still rounds
 GAIN_DB = 0.1  # less is chance
 GOOD_DB = {True: 40.0, False: 36.0}  # by thoroughness: as good as eight bits make it, nothing is tried
 _SMALL = 1 << 20  # values that a model computes: with fewer, trying costs so little that more is tried
@@ -74,11 +74,11 @@ class Methods:
         self.plan = plan
         self.chosen = chosen
         self.results: list[MethodResult] = []
-        most = affordable(prepared, 32 << 20, 8 if plan.thorough else 4, 16)
+        most = affordable(prepared, 96 << 20, 8, 16)
         self.measured = spread_over(held, most)
         room = max(1, _MEMORY[plan.thorough] // max(1, live_bytes(prepared)))
         if not plan.thorough:
-            room = min(room, affordable(prepared, 64 << 20, 8, 32))
+            room = min(room, affordable(prepared, 512 << 20, 8, 32))
         self.fitted = _with_mirrored(self.samples, room) if plan.thorough else spread_over(self.samples, room)
         self.exact: Run = float_run(original, self.measured)
         self.quality: Quality | None = self.judge(prepared) if held else None
@@ -130,14 +130,14 @@ class Methods:
     def ranges(self, progress: Progress) -> tuple[GraphModule | None, str]:
         """Ranges by what they do at the outputs; thoroughly, also tried one by one."""
         model = copied(self.model)
-        some = spread_over(self.fitted, affordable(model, 64 << 20, 4, 16))
+        some = spread_over(self.fitted, 24)
         told = measure_effects(model, some)
         chosen = [o for o in _unique(observers(model).values()) if isinstance(o, RangeObserver)]
         if not told:
             return None, "no range is observed"
-        state = observers_of_state(model, ops.find)
+        whole = kept_whole(model, ops.find)
         for observer in chosen:
-            observer.choice = MINMAX if observer in state else EFFECT
+            observer.choice = MINMAX if observer in whole else EFFECT
         text = f"the ranges of {told} tensors by what they do at the outputs"
         if not self.plan.thorough:
             return model, text

@@ -9,6 +9,7 @@ all ranges of a grid are tried at once on the real rounding, zero point included
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -28,17 +29,30 @@ _NARROWEST = 0.01  # of the values' extent: fewer bins than steps would say noth
 
 @dataclass(frozen=True, eq=False)
 class Responses:
-    """How the model's outputs respond to a tensor's values: gradients by bin, a column for each trial."""
+    """How the model's outputs respond to errors of a tensor: gradients, summed up by bins of its values."""
 
     BINS: ClassVar[int] = 4096
     low: float
     width: float
-    gradients: Tensor
+    sums: Tensor  # a column for each trial
+    squares: Tensor  # the mean over the trials
+    function: Callable[[Tensor], Tensor] | None = None  # of the values, if the gradients are of its result
 
     def errors(self, scale: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
-        """The squared error at the outputs, for every pair of parameters."""
+        """The squared error at the outputs, for every pair of parameters.
+
+        Errors that go together (a clipped tail) are seen in the sums; of those that do not (rounding) a few
+        trials say little, and the sum of their squares says all.
+        """
         centers = self.low + (torch.arange(self.BINS, dtype=torch.float64) + 0.5) * self.width
-        return ((_rounded(centers, scale, zero, low, high) - centers) @ self.gradients).square().mean(1)
+        rounded = _rounded(centers, scale, zero, low, high)
+        if self.function is not None:
+            centers, rounded = (self.function(v.float()).double() for v in (centers, rounded))
+        error = (rounded - centers).nan_to_num(0.0, 0.0, 0.0)
+        return (error @ self.sums).square().mean(1) + error.square() @ self.squares
+
+    def __deepcopy__(self, memo: Any) -> Responses:
+        return self  # nothing in it changes
 
 
 class RangeObserver(UniformQuantizationObserverBase):

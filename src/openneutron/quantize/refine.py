@@ -17,7 +17,7 @@ from torch.fx import GraphModule
 
 from openneutron import ops
 from openneutron.diagnostics import fail
-from openneutron.quantize.borders import observers_of_state
+from openneutron.quantize.borders import kept_whole
 from openneutron.quantize.copies import copied
 from openneutron.quantize.measure import Quality, Run, quality
 from openneutron.quantize.methods import MethodResult, Methods, Progress
@@ -145,7 +145,7 @@ def _fitted(
     for index, sample in enumerate(held):
         check_sample(sample, index)
     observe(prepared, kept.watch(samples))
-    for observer in observers_of_state(prepared, ops.find):
+    for observer in kept_whole(prepared, ops.find):
         observer.choice = MINMAX
     work = Methods(prepared, kept.samples, held, plan, original, chosen)
     for done, method in enumerate(plan.methods):

@@ -17,7 +17,7 @@ from openneutron.quantize.prepared import Rounding, observer_of, set_value, valu
 from openneutron.quantize.walk import Step
 
 DAMPING = 0.01  # of the mean of the diagonal: holds the solution where few samples say anything
-HOLD = 1.0  # the same for moving weights before they are rounded
+HOLD = 4.0  # the same for moving weights before they are rounded: less fits the samples, not the network
 _BLOCK = 64  # inputs rounded before the others are told
 
 
