@@ -157,9 +157,24 @@ def scores_of(module: GraphModule) -> list[Node]:
 
     A sigmoid hides errors where it is flat; what it reads shows large ones where nobody looks: both count.
     """
-    ends = [n for n in pytree.tree_leaves(_output(module).args) if isinstance(n, Node)]
-    parts = [part for n in ends for part in _parts(n)]
+    parts = [node for _, node in parts_of(module)]
     return list(dict.fromkeys([*parts, *map(_before_squashing, parts)]))
+
+
+def parts_of(module: GraphModule) -> list[tuple[int, Node]]:
+    """The tensors that a model's outputs are put together from, each once, with the number of the output."""
+    ends = [n for n in pytree.tree_leaves(_output(module).args) if isinstance(n, Node)]
+    found: dict[Node, int] = {}
+    for number, end in enumerate(ends):
+        for part in _parts(end):
+            if _is_measured(part):
+                found.setdefault(part, number)
+    return [(number, node) for node, number in found.items()]
+
+
+def _is_measured(node: Node) -> bool:
+    value = node.meta.get("val")
+    return not isinstance(value, Tensor) or value.is_floating_point()
 
 
 def _output(module: GraphModule) -> Node:

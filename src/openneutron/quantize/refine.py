@@ -19,6 +19,7 @@ from openneutron import ops
 from openneutron.diagnostics import fail
 from openneutron.quantize.borders import kept_whole
 from openneutron.quantize.copies import copied
+from openneutron.quantize.lost import PartError, part_errors
 from openneutron.quantize.measure import Quality, Run, quality
 from openneutron.quantize.methods import MethodResult, Methods, Progress
 from openneutron.quantize.observer import MINMAX
@@ -45,6 +46,7 @@ class Refined:
     kept_float: dict[str, Any] | None = None  # layers left in float, and what that gives and costs
     fitted: int = 0  # samples that were calibrated with
     folded: bool = False  # they were too few to keep some back: each half judged the other
+    parts: list[PartError] = field(default_factory=list)  # of the outputs
 
     def as_dict(self) -> dict[str, Any]:
         """For summaries and reports; JSON has no infinity, so that an error of zero is null."""
@@ -55,6 +57,7 @@ class Refined:
             "per_output_sqnr_db": [
                 _finite(db) for db in (self.quality.per_output_db if self.quality is not None else ())
             ],
+            "parts": [part.as_dict() for part in self.parts],
             "agreement": None if self.quality is None else self.quality.agreement,
             "samples": 0 if self.quality is None else self.quality.samples,  # kept back, and judged on
             "calibration_samples": self.fitted,
@@ -122,7 +125,8 @@ def _folded(
     judged = [judged for _, _, judged in folds]
     exact, found = (_joined([side for pair in judged for side in pair[i : i + 1]]) for i in (0, 1))
     results = [replace(mine, kept=mine.method in helped[0] & helped[1]) for mine in folds[0][1].results]
-    return model, replace(refined, quality=quality(exact, found), results=results, folded=True)
+    parts = part_errors(model, exact, found, samples[half:] + samples[:half])
+    return model, replace(refined, quality=quality(exact, found), results=results, folded=True, parts=parts)
 
 
 def _joined(runs: Sequence[Run]) -> Run:
@@ -152,5 +156,9 @@ def _fitted(
         work.run(method, lambda part, done=done: progress((done + part) / len(plan.methods)))  # type: ignore[misc]
     progress(1.0)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    refined = Refined(plan.name, work.results, work.quality, work.reference, original, peak, fitted=kept.seen)
-    return work.model, refined, work.judged()
+    exact, found = work.judged()
+    parts = part_errors(work.model, exact, found, work.measured)
+    refined = Refined(
+        plan.name, work.results, work.quality, work.reference, original, peak, fitted=kept.seen, parts=parts
+    )
+    return work.model, refined, (exact, found)

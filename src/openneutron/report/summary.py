@@ -48,18 +48,26 @@ def summarize(program: CompiledProgram, path: Path | None, accuracy: Refined | N
 
 
 def accuracy_warning(accuracy: dict[str, Any]) -> str:
-    """What to try next if the outputs are far from float; empty if they are not."""
-    found = accuracy["output_sqnr_db"]
-    if found is None or found >= POOR_DB:
-        return ""
+    """What is lost, or far from float, and what to try next; empty if nothing is."""
+    found, samples = accuracy["output_sqnr_db"], accuracy["samples"]
     remedy = {"balanced": "--accuracy best"}.get(accuracy["plan"], "--accuracy balanced")
     if accuracy["plan"] == "best":
-        remedy = (
-            "--per-channel, --keep-float-budget 5%, or `openneutron compare`, which names the worst layers"
+        remedy = "--keep-float-budget 5%, or `openneutron compare`, which names the worst layers"
+    seen = f"on {samples} sample{'s' if samples != 1 else ''} kept back"
+    lost = [part for part in accuracy.get("parts", ()) if part["lost"]]
+    if lost:
+        first = lost[0]
+        more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
+        where = f"output {first['output']} ({first['part']})" + (
+            f", {len(first['channels'])} of its channels" if first["channels"] else ""
         )
-    return (
-        f"the outputs are {found:.1f} dB from float on calibration data: int8 may be useless. Try {remedy}."
-    )
+        state = "is constant" if first["constant"] else f"is {first['sqnr_db']:.1f} dB from float"
+        layer = f"; it is lost at {first['layer']}" if first["layer"] else ""
+        keep = f" or --keep-float {first['layer']}" if first["layer"] else ""
+        return f"{where}{more} {state} {seen}: int8 has lost it{layer}. Try {remedy}{keep}."
+    if found is None or found >= POOR_DB:
+        return ""
+    return f"the outputs are {found:.1f} dB from float {seen}: int8 may be useless. Try {remedy}."
 
 
 def best_hint(data: dict[str, Any]) -> str:

@@ -126,10 +126,15 @@ def _db(value: float | None) -> str:
 
 
 def _quality(accuracy: Mapping[str, Any]) -> str:
+    if not accuracy["samples"]:
+        return f"not measured: of {_count(accuracy['calibration_samples'], 'sample')} none can be kept back"
     each = ", ".join(_db(value) for value in accuracy["per_output_sqnr_db"])
     same = accuracy["agreement"]
     agreed = "" if same is None else f", the same class for {same:.0%}"
-    return f"{each}{agreed} ({_count(accuracy['samples'], 'calibration sample')}, {accuracy['plan']})"
+    seen = f"{_count(accuracy['samples'], 'sample')} kept back, {accuracy['calibration_samples']} calibrated with"
+    if accuracy["folded"]:
+        seen = f"{_count(accuracy['samples'], 'sample')}, each half judged by the other"
+    return f"{each}{agreed} ({seen}; {accuracy['plan']})"
 
 
 def print_profile(console: Console, profile: Profile) -> None:

@@ -156,7 +156,7 @@ function quantizing(accuracy) {
   const parts = [
     el('h3', { text: `Quantizing (${accuracy.plan})` }),
     el('p', {
-      text: `The outputs are ${decibels(accuracy.output_sqnr_db)} from float${agreed}, on ${count(accuracy.samples, 'calibration sample')}.`,
+      text: `The outputs are ${decibels(accuracy.output_sqnr_db)} from float${agreed}, on ${count(accuracy.samples, 'sample')} kept back from calibration.`,
     }),
   ];
   if (accuracy.warning) parts.push(el('p', { class: 'bad', text: sentence(accuracy.warning) }));
