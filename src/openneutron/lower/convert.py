@@ -149,7 +149,7 @@ def append_cluster(build: Builder, lowering: Lowering, cluster: Cluster, tensors
     for part in cluster.parts:
         assert part.spec.real is not None, f"{part.node} cannot stand in an island"
         with build.origin(part.node.name):
-            inside[part.last.name] = part.spec.real.body(at, part.call)
+            inside[part.last.name] = tensors[part.last.name] = part.spec.real.body(at, part.call)
             if part.outputs:
                 assert part.call.out.quant is not None
                 result = quantized(build, inside[part.last.name], part.call.out.quant, clamped)

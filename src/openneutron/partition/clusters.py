@@ -204,6 +204,7 @@ class _Finder:
         self.converter = converter
         self.islands: dict[Node, list[Node]] = {}
         self.position: dict[Node, int] = {}
+        self.with_state = False  # an island that may read and give float tensors is looked at
 
     def find_islands(self, program: ExportedProgram) -> None:
         """Group operators that hand float values to one another, where every one can stand in an island."""
@@ -230,7 +231,9 @@ class _Finder:
     def island(self, nodes: list[Node]) -> Cluster:
         """The cluster of several operators; raises `_Refused` if they cannot be one."""
         inside = set(nodes)
+        self.with_state = self._has_state(nodes)
         parts = tuple(self._part(node, inside) for node in nodes)
+        self.with_state = False
         if not any(part.outputs for part in parts):
             raise _Refused(_not_quantized("its result is not quantized to int8"))
         if self.converter != OPEN:
@@ -253,6 +256,22 @@ class _Finder:
                 )
             )
         return Cluster(parts)
+
+    def _has_state(self, nodes: list[Node]) -> bool:
+        """Whether operators make a new state of an old one: both are float, and pass by all that rounds."""
+        read = {s for n in nodes for s in n.all_input_nodes if s not in nodes and self._is_float_activation(s)}
+        left = {n for n in nodes if n.users and any(self._reads_in_float(u) for u in n.users if u not in nodes)}
+        shapes = {tuple(tensor.shape) for n in read if (tensor := tensor_of(n)) is not None}
+        return bool(left) and any((t := tensor_of(n)) is not None and tuple(t.shape) in shapes for n in left)
+
+    def _is_float_activation(self, node: Node) -> bool:
+        tensor = tensor_of(node)
+        if tensor is None or tensor.dtype != torch.float32 or self.constants.find(node) is not None:
+            return False
+        return op_name(node) not in DEQUANTIZE
+
+    def _reads_in_float(self, node: Node) -> bool:
+        return op_name(node) != QUANTIZE_TENSOR
 
     def cluster(self, node: Node) -> Cluster:
         """The cluster around an operator; raises `_Refused` with the reason if there is none."""
@@ -333,7 +352,9 @@ class _Finder:
         if inside and not users and last.users:
             return (), _value(last, None)
         quantizers = [u for u in users if op_name(u) == QUANTIZE_TENSOR]
-        if len(quantizers) != len(users) or not users:
+        if self.with_state and users and not quantizers:
+            return (), _value(last, None)
+        if (len(quantizers) != len(users) and not self.with_state) or not users:
             raise _Refused(_not_quantized("its result is not quantized to int8"))
         return self._quantized(quantizers)
 
@@ -368,6 +389,8 @@ class _Finder:
         if op_name(node) != DEQUANTIZE_TENSOR:
             if op_name(node) in DEQUANTIZE:
                 raise _Refused(_not_quantized(f"its input '{key}' is quantized per channel"))
+            if self.with_state and self._is_float_activation(node):
+                return _value(node, None)
             raise _Refused(_not_quantized(f"its input '{key}' is not quantized to int8"))
         quant = per_tensor_quant(node)
         if quant is None:

@@ -25,6 +25,7 @@ from openneutron.fx import bind_args, is_float, op_name, tensor_of
 from openneutron.ops.spec import FixedOutput, Observed, OpSpec, Shared, Weighted
 from openneutron.passes.graph import constant, constants_only
 from openneutron.passes.patterns import batch_norm_after, fusible_activation_after
+from openneutron.quantize.borders import state_updates
 from openneutron.quantize.groups import find_groups
 from openneutron.quantize.schemes import Scheme
 from openneutron.quantize.sharing import flatten_sharing
@@ -62,6 +63,7 @@ class Annotator:
     islands: bool = True  # leave groups of wide values unquantized in between
     groups: dict[Node, set[Node]] = field(default_factory=dict)
     apart: Collection[Node] = ()  # nodes that stay in float so that their parts have scales of their own
+    updates: set[Node] = field(default_factory=set)  # what makes a new state of an old one, in float
 
     def annotate(self, model: GraphModule) -> None:
         """Annotate every node the table has an intent for, and that nobody has annotated yet."""
@@ -71,7 +73,16 @@ class Annotator:
             if name not in names:
                 fail("ON104", "option keep_float", f"the model has no layer '{name}'", nearest(name, names))
         if self.islands:
-            self.groups = find_groups(model.graph.nodes, self.find, self._may_group, self.constants)
+            self.updates, moves = state_updates(model, self.find)
+            self.updates = self.updates if all(map(self._may_group, self.updates)) else set()
+            self.apart = {*self.apart, *(moves if self.updates else ())}
+            self.groups = find_groups(
+                model.graph.nodes,
+                self.find,
+                lambda node: self._may_group(node) and node not in self.updates,
+                self.constants,
+            )
+            self.groups |= dict.fromkeys(self.updates, self.updates)
         for node in model.graph.nodes:
             if node in self.apart:
                 node.meta.setdefault(Q_ANNOTATION_KEY, QuantizationAnnotation(_annotated=True))
@@ -94,6 +105,9 @@ class Annotator:
         """An operator of a group: what comes from outside is quantized, and what goes out."""
         outside = [n for n in _operands(node) if n not in group and n not in self.constants]
         leaves = not all(user in group for user in node.users)
+        if group is self.updates:  # a state stays in float; who computes with it rounds what it reads
+            outside = [n for n in outside if n not in self.apart and n.op != "placeholder"]
+            leaves = leaves and not any(u in self.apart or u.op == "output" for u in node.users)
         node.meta[Q_ANNOTATION_KEY] = QuantizationAnnotation(
             input_qspec_map={n: self._input(n) for n in outside},
             output_qspec=self.scheme.activation() if leaves and is_float(node) else None,

@@ -24,6 +24,7 @@ from openneutron.ops.spec import OpSpec
 from openneutron.quantize.observer import RangeObserver
 
 _RATIO = 4.0  # of the sizes of parts that may have one scale
+_LONGEST_UPDATE = 16  # operators between an old state and a new one; a loop written out has more
 Find = Callable[[str], OpSpec | None]
 
 
@@ -44,6 +45,80 @@ def different_parts(model: GraphModule, samples: Sequence[tuple[Any, ...]], find
         slices = [n for n in head if n.all_input_nodes[0] is source]
         if len(slices) == len(source.users) and _differ(sizes[n] for n in slices):
             found.update(slices)
+    return found
+
+
+def state_updates(model: GraphModule, find: Find) -> tuple[set[Node], set[Node]]:
+    """What makes a new state of an old one, element by element, and what only moves either.
+
+    A state adds up what is rounded, step after step, and what a gate leaves of it is close to all: 8 bits
+    hold neither. Inputs and outputs of one shape are states; the operators between them are computed in
+    float, and so are their other operands where nobody else reads them.
+    """
+    (end,) = (n for n in model.graph.nodes if n.op == "output")
+    outputs = [n for n in pytree.tree_leaves(end.args) if isinstance(n, Node) and tensor_of(n) is not None]
+    inputs = [n for n in model.graph.nodes if n.op == "placeholder" and tensor_of(n) is not None]
+    updates: set[Node] = set()
+    moves: set[Node] = set()
+    for a in inputs:
+        for b in outputs:
+            if not is_float(a) or not same_shape(a.meta["val"], b.meta["val"]):
+                continue
+            before, after = _moved(a, find, lambda n: list(n.users)), _moved(b, find, lambda n: n.all_input_nodes)
+            between = _between(before, after, find)
+            if between and len(between) <= _LONGEST_UPDATE:
+                updates |= between
+                moves |= {n for n in before if any(_leads_to(n, u, before) for u in between)}
+                moves |= {n for n in after if any(_leads_to(u, n, after) for u in between)}
+    moves -= updates
+    return _with_operands(updates, find), {n for n in moves if n.op == "call_function"}
+
+
+def _between(before: set[Node], after: set[Node], find: Find) -> set[Node]:
+    """The element-wise operators on the ways from an old state to a new one."""
+    reached: set[Node] = set()
+    for node in next(iter(before)).graph.nodes:
+        if node not in before and _is_update(node, find):
+            if any(n in before or n in reached for n in node.all_input_nodes):
+                reached.add(node)
+    wanted: set[Node] = set()
+    for node in reversed(list(next(iter(before)).graph.nodes)):
+        if node in reached and (node in after or any(u in wanted or u in after for u in node.users)):
+            wanted.add(node)
+    return wanted
+
+
+def _is_update(node: Node, find: Find) -> bool:
+    spec = find(op_name(node)) if node.op == "call_function" and is_float(node) else None
+    return spec is not None and spec.real is not None and not (spec.real.reduces or spec.real.function)
+
+
+def _leads_to(first: Node, last: Node, within: set[Node]) -> bool:
+    """Whether one node's values reach another through nodes of a set."""
+    seen, left = {first}, [first]
+    while left:
+        node = left.pop()
+        if node is last:
+            return True
+        for user in node.users:
+            if user not in seen and (user in within or user is last):
+                seen.add(user)
+                left.append(user)
+    return False
+
+
+def _with_operands(updates: set[Node], find: Find) -> set[Node]:
+    """With what computes operands for them and for nothing else: gates, functions of int8 tensors."""
+    found, left = set(updates), list(updates)
+    while left:
+        for source in left.pop().all_input_nodes:
+            spec = find(op_name(source)) if source.op == "call_function" and is_float(source) else None
+            if source in found or spec is None or spec.real is None or spec.real.reduces:
+                continue
+            if all(user in found for user in source.users):
+                found.add(source)
+                if not spec.real.function:
+                    left.append(source)
     return found
 
 

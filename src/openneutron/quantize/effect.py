@@ -41,7 +41,7 @@ class _Tap(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The same values, as a tensor whose gradient is kept."""
-        if not x.is_floating_point():
+        if not x.is_floating_point() or not torch.is_grad_enabled():
             return x
         x = x.detach().requires_grad_() if not x.requires_grad else x * 1.0
         x.retain_grad()
@@ -53,19 +53,13 @@ def measure_effects(prepared: GraphModule, samples: Sequence[Sample]) -> int:
     """Tell every observer of a calibrated model what its tensor does at the outputs; how many are told."""
     watched = {n: o for n, o in observers(prepared).items() if isinstance(o, RangeObserver) and o.seen}
     seen: dict[RangeObserver, list[Tensor]] = {}
-    starts: dict[RangeObserver, list[Node]] = {}
-    functions: dict[RangeObserver, Function] = {}
     taps: dict[str, torch.nn.Module] = {name: torch.nn.Identity() for name in observers(prepared)}
     for node in prepared.graph.nodes:
         observer = watched.get(str(node.target)) if node.op == "call_module" else None
         if observer is None or _is_rounded_already(node.args[0]):
             continue
         taps[str(node.target)] = _Tap(seen.setdefault(observer, []))
-        starts.setdefault(observer, []).append(node)
-    for observer, nodes in starts.items():
-        function = function_after(prepared, nodes[0]) if len(nodes) == 1 else None
-        if function is not None:
-            functions[observer] = function
+    functions = functions_of(prepared)
     found: dict[RangeObserver, list[tuple[Tensor, Tensor]]] = {observer: [] for observer in seen}
     generator = torch.Generator().manual_seed(0)
     with replaced(prepared, taps), torch.enable_grad():
@@ -89,8 +83,7 @@ def measure_effects(prepared: GraphModule, samples: Sequence[Sample]) -> int:
                     found[observer].append(_in_bins(observer, tensors, ends))
     for observer, bins in found.items():
         if any(bool(sums.any()) for sums, _ in bins):
-            function = functions.get(observer)
-            of = None if function is None else function.of
+            of = functions.get(observer)
             observer.responses = Responses(*observer.extent, *_joined(bins), of)
     return sum(o.responses is not None for o in found)
 
@@ -103,18 +96,32 @@ class Function:
     nodes: tuple[Node, ...]  # in order
     numbers: dict[Node, Tensor]
 
+    def __deepcopy__(self, memo: Any) -> Function:
+        return self  # nothing in it changes, and its nodes are those of one graph
+
     @property
     def end(self) -> Node:
         """The operator whose result leaves the function."""
         return self.nodes[-1]
 
-    def of(self, values: Tensor) -> Tensor:
-        """The function of any values."""
+    def __call__(self, values: Tensor) -> Tensor:
+        """Its results for any values."""
         known: dict[Node, Any] = {**self.numbers, self.start: values}
         for node in self.nodes:
             args, kwargs = map_arg((node.args, node.kwargs), known.__getitem__)
             known[node] = node.target(*args, **kwargs)  # type: ignore[operator]  # a call_function
         return known[self.end]
+
+
+def functions_of(prepared: GraphModule) -> dict[RangeObserver, Function]:
+    """Of every observer whose tensor is read by a function, and by nothing else, that function."""
+    nodes: dict[RangeObserver, list[Node]] = {}
+    for node in prepared.graph.nodes:
+        observer = prepared.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if isinstance(observer, RangeObserver):
+            nodes.setdefault(observer, []).append(node)
+    found = {o: function_after(prepared, starts[0]) for o, starts in nodes.items() if len(starts) == 1}
+    return {observer: function for observer, function in found.items() if function is not None}
 
 
 def function_after(prepared: GraphModule, start: Node) -> Function | None:

@@ -66,6 +66,7 @@ class RangeObserver(UniformQuantizationObserverBase):
         self._counts = torch.zeros(BINS, dtype=torch.float64)
         self._found: dict[str, tuple[float, float]] = {}
         self.responses: Responses | None = None
+        self.function: Callable[[Tensor], Tensor] | None = None  # the only one that reads the tensor
 
     def forward(self, x_orig: Tensor) -> Tensor:
         """Count the values of a tensor; it is handed on as it is."""
@@ -175,7 +176,7 @@ class RangeObserver(UniformQuantizationObserverBase):
     def _search(self, centers: Tensor, counts: Tensor, low: float, high: float) -> tuple[float, float]:
         """Move one end after the other, on ever finer grids, to where the error is least."""
         best = torch.tensor([[low, high]], dtype=torch.float64)
-        least = float(_squares(centers, counts, *self._units(best), self.quant_min, self.quant_max)[0])
+        least = float(self._squares(centers, counts, best)[0])
         reach = 1.0
         for _ in range(4):
             for end in (1, 0):
@@ -186,12 +187,19 @@ class RangeObserver(UniformQuantizationObserverBase):
                 near, far = max(at / full - reach, 0.02), min(at / full + reach, 1.0)
                 grid = best.repeat(_GRID, 1)
                 grid[:, end] = full * torch.linspace(near, far, _GRID, dtype=torch.float64)
-                errors = _squares(centers, counts, *self._units(grid), self.quant_min, self.quant_max)
+                errors = self._squares(centers, counts, grid)
                 found = int(errors.argmin())
                 if float(errors[found]) < least:
                     best, least = grid[found : found + 1], float(errors[found])
             reach /= 6
         return float(best[0, 0]), float(best[0, 1])
+
+    def _squares(self, centers: Tensor, counts: Tensor, ranges: Tensor) -> Tensor:
+        """The error that each range makes: of the values or, if a function reads them, of its results."""
+        rounded = _rounded(centers, *self._units(ranges), self.quant_min, self.quant_max)
+        if self.function is not None:
+            centers, rounded = (self.function(v.float()).double() for v in (centers, rounded))
+        return (rounded - centers).nan_to_num(0.0, 0.0, 0.0).square() @ counts
 
     def _units(self, ranges: Tensor) -> tuple[Tensor, Tensor]:
         """Scale and zero point of every range, as torchao makes them."""
@@ -229,6 +237,3 @@ def _rounded(centers: Tensor, scale: Tensor, zero: Tensor, low: int, high: int) 
     steps = (centers[None] / scale[:, None]).round() + zero[:, None]
     return (steps.clamp(low, high) - zero[:, None]) * scale[:, None]
 
-
-def _squares(centers: Tensor, counts: Tensor, scale: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
-    return ((_rounded(centers, scale, zero, low, high) - centers) ** 2) @ counts
