@@ -64,6 +64,8 @@ def command(args: argparse.Namespace) -> list[str]:
     output = f"{stem}_nxp_delegate.pte" if args.delegate else f"{stem}.pte"
     words = ["eval" if args.test else "compile", args.model_name, "-o", output, "--target", args.target]
     words += ["--quantize" if args.quantize else "--no-quantize"]
+    if args.quantize:
+        words.append("--per-tensor")  # as the quantizer of the manual does
     words += ["--delegate" if args.delegate else "--no-delegate"]
     words += [f"--{flag}" for flag in FLAGS if getattr(args, flag)]
     if args.remove_quant_io_ops:

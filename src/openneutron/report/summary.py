@@ -54,9 +54,7 @@ def accuracy_warning(accuracy: dict[str, Any]) -> str:
         return ""
     remedy = {"balanced": "--accuracy best"}.get(accuracy["plan"], "--accuracy balanced")
     if accuracy["plan"] == "best":
-        remedy = (
-            "--per-channel, --keep-float-budget 5%, or `openneutron compare`, which names the worst layers"
-        )
+        remedy = "--keep-float-budget 5%, or `openneutron compare`, which names the worst layers"
     return (
         f"the outputs are {found:.1f} dB from float on calibration data: int8 may be useless. Try {remedy}."
     )
