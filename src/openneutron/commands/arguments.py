@@ -31,14 +31,11 @@ def option_namespace(options: Mapping[str, Any], where: str, code: str) -> argpa
 
 
 def _by_name(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
-    """The options by the names a file has for them: `per_tensor` is --per-tensor."""
+    """The options by the names a file has for them; `per_tensor` is the opposite of `per_channel`."""
     actions = [action for action in parser._actions if action.dest not in ("help", "output")]
     found = {action.dest: action for action in reversed(actions)}
-    for action in actions:
-        for text in action.option_strings:
-            if text.startswith("--") and not text.startswith("--no-"):
-                found.setdefault(text[2:].replace("-", "_"), action)
-    return found
+    opposites = (action for action in actions if action.const is False)
+    return found | {action.option_strings[0][2:].replace("-", "_"): action for action in opposites}
 
 
 def option_words(options: Mapping[str, Any]) -> list[str]:
