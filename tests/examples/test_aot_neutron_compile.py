@@ -24,11 +24,12 @@ def example(folder, *options):
 def test_options_are_translated():
     assert command(parse(["-q", "-d", "-m", "cifar10", "-r", "--use_qat"])) == [
         "compile", "cifar10", "-o", "cifar10_nxp_delegate.pte", "--target", "imxrt700", "--quantize",
-        "--delegate", "--use_qat", "-r",
+        "--per-tensor", "--delegate", "--use_qat", "-r",
     ]  # fmt: skip
     words = command(parse(["-qdm", "mlperf_tiny_image_classification", "-dst", "samples.pt"]))
     assert words[:2] == ["compile", "mlperf_tiny_image_classification"]
     assert words[-2:] == ["--calibration", "samples.pt"]
+    assert "--per-tensor" not in command(parse(["-qdm", "quantized.pt2"])), "it may be quantized already"
     assert command(parse(["-m", "sub/own.py:net", "-t"]))[:4] == ["eval", "sub/own.py:net", "-o", "own.pte"]
 
 

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from openneutron.commands.source import add_model_options, check_model_options, is_onnx, model_options
 from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.files import scratch_folder
 
@@ -34,6 +36,7 @@ HELP = "fail if a model leaves its budget (for CI)"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("budget", metavar="BUDGET.toml", help="the budgets, see above")
+    add_model_options(parser)
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
 
 
@@ -57,7 +60,9 @@ def execute(args: argparse.Namespace) -> int:
     from openneutron.report.budget import read_budgets
 
     budgets = read_budgets(Path(args.budget))
-    arguments = [_arguments(budget, f"{args.budget}: {budget.name}") for budget in budgets]  # checked first
+    check_model_options(args, *(budget.model for budget in budgets))
+    given = model_options(args)
+    arguments = [_arguments(b, f"{args.budget}: {b.name}", given) for b in budgets]  # checked first
     steps = Steps()
     outcomes = [_outcome(budget, found, steps) for budget, found in zip(budgets, arguments, strict=True)]
     if args.json:
@@ -114,11 +119,15 @@ def _measure(budget: Budget, args: argparse.Namespace, steps: Steps) -> Loaded:
         return Loaded(budget.name, compile_source(args, source, steps).summary)
 
 
-def _arguments(budget: Budget, where: str) -> argparse.Namespace:
-    """The budget's options as the compile command would have them; an unknown one is an error."""
+def _arguments(budget: Budget, where: str, given: Mapping[str, Any]) -> argparse.Namespace:
+    """The budget's options as the compile command would have them; an unknown one is an error.
+
+    What the command line says of shapes is for the .onnx models that say nothing of them themselves.
+    """
     from openneutron.commands.arguments import option_namespace
 
-    args = option_namespace(budget.options, where, "ON108")
+    options = {**(given if is_onnx(budget.model) else {}), **budget.options}
+    args = option_namespace(options, where, "ON108")
     args.model, args.data, args.samples, args.threads = budget.model, budget.data, budget.samples, None
     return args
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,7 +71,7 @@ def add_compile_options(parser: argparse.ArgumentParser, output: bool = True) ->
     add("-q", "--quantize", action=yes_no, default=True, help="quantize to int8 (default)")
     add("-d", "--delegate", action=yes_no, default=True, help="delegate to the NPU (default)")
     add("--use_qat", "--use-qat", action="store_true", help="quantization-aware training of a zoo classifier")
-    add("--per-channel", action="store_true", help="a weight scale for every output channel")
+    add_weight_options(parser)
     add("--accuracy", metavar="PLAN", help=f"what is done when quantizing ({ACCURACY})")
     add(
         "--keep_float",
@@ -87,6 +88,11 @@ def add_compile_options(parser: argparse.ArgumentParser, output: bool = True) ->
         default=0.0,
         metavar="SHARE",
         help="keep layers float that give most at the outputs for at most so many more cycles, e.g. 5%%",
+    )
+    add(
+        "--quantize-remainder",
+        action="store_true",
+        help="of a quantized model, quantize what is float in it; what is int8 stays exactly as it is",
     )
     add(
         "--calibration",
@@ -170,6 +176,15 @@ def add_compile_options(parser: argparse.ArgumentParser, output: bool = True) ->
     add("--extra-flags", metavar="FLAGS", help="flags for the eiq converter")
     add("--intermediates", metavar="DIR", help="keep the LiteRT models before and after conversion")
     add("-s", "--so_library", "--so-library", metavar="LIB", help="load a library of custom operators first")
+
+
+def add_weight_options(parser: argparse.ArgumentParser) -> None:
+    """One scale for the weights of a layer, or one for each of its output channels."""
+    add = parser.add_mutually_exclusive_group().add_argument
+    add(
+        "--per-channel", action="store_true", default=None, help="a weight scale per output channel (default)"
+    )
+    add("--per-tensor", action="store_false", dest="per_channel", help="one weight scale for a whole layer")
 
 
 def execute(args: argparse.Namespace) -> None:
@@ -286,15 +301,22 @@ _QUANTIZING = (
     "calibration",
     "use_random_dataset",
 )
+_NOT_ON_REMAINDERS = ("use_qat", "keep_float", "keep_float_budget")
 _FROM_TORCH = ("remove_quant_io_ops", "use_channels_last_dim_order", "operators_not_to_delegate")
 
 
 def _refuse_idle(args: argparse.Namespace, source: Source) -> None:
     """An option that would silently do nothing is an error."""
-    idle = (
-        (*_QUANTIZING, *_FROM_TORCH) if source.litert is not None else _QUANTIZING if source.quantized else ()
-    )
-    given = [f"--{name}" for name in idle if getattr(args, name)]
+    if args.quantize_remainder and (not source.quantized or not args.quantize):
+        why = "it is compiled as it is" if source.litert is not None else "none of it is quantized"
+        why = why if args.quantize else "--no-quantize leaves it in float"
+        fail("ON104", "option --quantize-remainder", f"has no effect on {args.model}: {why}", "Leave it out.")
+    idle: tuple[str, ...] = ()
+    if source.litert is not None:
+        idle = (*_QUANTIZING, *_FROM_TORCH)
+    elif source.quantized:
+        idle = _NOT_ON_REMAINDERS if args.quantize_remainder else _QUANTIZING
+    given = given_options(args, idle)
     if source.litert is not None and not args.delegate:
         given.append("--no-delegate")
     if source.litert is not None and getattr(args, "etrecord", None):
@@ -316,6 +338,21 @@ def _refuse_idle(args: argparse.Namespace, source: Source) -> None:
     if not recipe.neutron and (args.operators_not_to_delegate or not args.delegate):
         option = "--operators_not_to_delegate" if args.operators_not_to_delegate else "--no-delegate"
         fail("ON104", f"option {option}", "has no effect: the recipe uses no NPU", "Leave it out.")
+
+
+def given_options(args: argparse.Namespace, names: Iterable[str]) -> list[str]:
+    """Those of these options that the command line has, as they are written there."""
+    return [
+        option_text(args, n)
+        for n in names
+        if getattr(args, n) or (n == "per_channel" and args.per_channel is False)
+    ]
+
+
+def option_text(args: argparse.Namespace, name: str) -> str:
+    """An option as it is written on the command line."""
+    is_opposite = name == "per_channel" and args.per_channel is False
+    return "--per-tensor" if is_opposite else f"--{name.replace('_', '-')}"
 
 
 def output_path(given: str | None, name: str, ending: str = ".pte") -> Path:

@@ -11,12 +11,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from openneutron.commands.compile import add_weight_options, given_options, output_path
 from openneutron.commands.source import MODEL_HELP, add_model_options, load_source
 from openneutron.diagnostics import fail
+from openneutron.quantize.plan import DEFAULT
+from openneutron.quantize.plan import HELP as ACCURACY
 
 NAME = "convert"
 HELP = "write the whole model as a LiteRT file"
-_QUANTIZING = ("per_channel", "keep_float", "calibration", "use_random_dataset")
+_QUANTIZING = ("per_channel", "accuracy", "keep_float", "calibration", "use_random_dataset")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--channels-last-io", action="store_true", help="4-D inputs and outputs are N, H, W, C: no transposes"
     )
-    add("--per-channel", action="store_true", help="a weight scale for every output channel")
+    add_weight_options(parser)
+    add("--accuracy", metavar="PLAN", help=f"what is done when quantizing ({ACCURACY})")
     add("--keep_float", "--keep-float", nargs="+", default=(), metavar="LAYER", help="layers left in float")
     add("--calibration", metavar="DIR|FILE", help="calibration inputs, as for `openneutron compile`")
     add("--calibration-samples", type=int, default=128, metavar="N", help="use at most N (default 128)")
@@ -42,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> None:
     """Quantize, convert, write."""
-    from openneutron.commands.compile import output_path
     from openneutron.commands.progress import Steps
 
     steps = Steps()
@@ -50,10 +53,10 @@ def execute(args: argparse.Namespace) -> None:
         source = load_source(args.model, args.shape, args.fix)
     if source.litert is not None:
         fail("ON104", args.model, "is a LiteRT model already", "Give a PyTorch, .pt2 or .onnx model.")
-    idle = [name for name in _QUANTIZING if getattr(args, name)] if args.float or source.quantized else []
+    idle = given_options(args, _QUANTIZING) if args.float or source.quantized else []
     if idle:
         why = "--float leaves it in float" if args.float else "it is quantized already"
-        fail("ON104", f"option --{idle[0]}", f"has no effect on {args.model}: {why}", "Leave it out.")
+        fail("ON104", f"option {idle[0]}", f"has no effect on {args.model}: {why}", "Leave it out.")
     if args.float and source.quantized:
         fail("ON104", "option --float", f"{args.model} is quantized already", "Leave it out.")
     output = output_path(args.output, source.name, ".tflite")
@@ -72,6 +75,7 @@ def execute(args: argparse.Namespace) -> None:
             source.example_inputs,
             calibration=calibration,
             per_channel=args.per_channel,
+            accuracy=args.accuracy or DEFAULT,
             keep_float=args.keep_float,
             channels_last_io=args.channels_last_io,
         )

@@ -1,17 +1,29 @@
 """Compare two compiles: figures side by side, nodes that moved, cycles of each layer.
 
-A and B are programs (.pte) or JSON files: reports, or what `openneutron compile --json` or `eval --json`
-printed. Nodes with their cycles are in reports only.
+A and B are programs (.pte), or JSON files: reports, or what `openneutron compile --json` or `eval --json`
+printed, or models, which are compiled as `openneutron compile` does without options. Nodes with their cycles
+are in reports only.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from openneutron.commands.source import (
+    add_model_options,
+    check_model_options,
+    is_model,
+    is_onnx,
+    model_options,
+)
+from openneutron.files import scratch_folder
 
 if TYPE_CHECKING:
     from openneutron.report.difference import Change, Difference
+    from openneutron.report.load import Loaded
 
 NAME = "diff"
 HELP = "compare two compiles"
@@ -22,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("a", metavar="A", help="the compile before")
     parser.add_argument("b", metavar="B", help="the compile after")
+    add_model_options(parser)
     parser.add_argument("--json", action="store_true", help="print the differences as JSON")
     parser.add_argument(
         "--fail-on-regression",
@@ -36,9 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Read, compare, print."""
     from openneutron.report.difference import compare_reports
-    from openneutron.report.load import load_report
 
-    found = compare_reports(load_report(args.a), load_report(args.b))
+    check_model_options(args, args.a, args.b)
+    found = compare_reports(_loaded(args.a, args), _loaded(args.b, args))
     limit = args.fail_on_regression
     worse = [] if limit is None else found.regressions(limit)
     if args.json:
@@ -53,6 +66,28 @@ def execute(args: argparse.Namespace) -> int:
                 else f"nothing worse by more than {limit:g} %"
             )
     return 1 if worse else 0
+
+
+def _loaded(text: str, args: argparse.Namespace) -> Loaded:
+    """The figures of a file, or of a model that is compiled for them."""
+    from openneutron.report.load import load_report, report_of
+
+    if not is_model(text):
+        return load_report(text)
+    from openneutron.commands.arguments import option_namespace
+    from openneutron.commands.compile import compile_source, load_model
+    from openneutron.commands.progress import Steps
+    from openneutron.report.data import report_data
+
+    options = option_namespace(model_options(args) if is_onnx(text) else {}, "diff", "ON104")
+    steps = Steps()
+    options.model = text
+    source = load_model(options, steps)
+    with scratch_folder() as folder:
+        options.output = str(Path(folder) / f"{source.name}.pte")
+        result = compile_source(options, source, steps)
+        data = report_data(result.program, path=result.output, accuracy=result.summary.get("accuracy"))
+    return report_of(data, text)
 
 
 def _print(found: Difference, a: str, b: str) -> None:
@@ -80,8 +115,6 @@ def _print(found: Difference, a: str, b: str) -> None:
 
 
 def _table(title: str, a: str, b: str, rows: list[Change]) -> Any:
-    from pathlib import Path
-
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), title=title or None, title_justify="left")

@@ -35,6 +35,7 @@ def quantize_source(
     """The source with inputs in the order asked for; the quantized module, and what was done for it."""
     from openneutron.pipeline import quantize_model
     from openneutron.quantize.export import export_model
+    from openneutron.recipes.early import check_weights_fit
 
     assert source.module is not None
     if args.use_channels_last_dim_order:
@@ -46,10 +47,13 @@ def quantize_source(
                 "an exported program has the order it was exported with",
                 "Export it with inputs in torch.channels_last.",
             )
-    if not args.quantize or source.quantized:
+    if not args.quantize or (source.quantized and not args.quantize_remainder):
         return source, None, None
     assert source.module is not None
     check_static(export_model(source.module, source.example_inputs), args.model)
+    if args.delegate and not args.quantize_remainder:
+        given = args.recipe, args.per_channel, args.keep_float
+        check_weights_fit(source.module, source.example_inputs, compile_options(args), *given)
     samples = calibration_samples(args, source, steps)
     if args.use_qat:
         return source, _train(args, source, samples, steps), None
@@ -64,6 +68,7 @@ def quantize_source(
             progress=advance,
             keep_float=args.keep_float,
             keep_float_budget=args.keep_float_budget,
+            remainder=args.quantize_remainder,
             recipe=args.recipe,
             core=args.core,
             options=compile_options(args),

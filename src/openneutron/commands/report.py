@@ -15,6 +15,7 @@ from openneutron.commands.compile import (
     add_compile_options,
     compile_source,
     load_model,
+    option_text,
     write_rendered,
 )
 from openneutron.commands.source import MODEL_HELP, Source
@@ -82,7 +83,10 @@ def _of_program(args: argparse.Namespace) -> dict[str, Any]:
     given = [name for name, default in defaults.items() if getattr(args, name) != default]
     if given:
         fail(
-            "ON104", f"option --{given[0]}", f"has no effect on {args.model}: it is compiled", "Leave it out."
+            "ON104",
+            f"option {option_text(args, given[0])}",
+            f"has no effect on {args.model}: it is compiled",
+            "Leave it out.",
         )
     return report_of_program(Path(args.model))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from openneutron.commands.exported import load_exported
 from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.files import read_file
-from openneutron.models.zoo import ZooEntry, find_model
+from openneutron.models.zoo import ZooEntry, find_model, is_known
 
 if TYPE_CHECKING:
     import torch
@@ -56,10 +56,34 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def model_options(args: argparse.Namespace) -> dict[str, list[str]]:
+    """What the command line has of them, as options of a file."""
+    return {name: list(getattr(args, name)) for name in ("shape", "fix") if getattr(args, name)}
+
+
+def check_model_options(args: argparse.Namespace, *models: str) -> None:
+    """Refuse --shape and --fix where there is no .onnx model to use them on."""
+    for option in model_options(args):
+        if not any(is_onnx(model) for model in models):
+            where = models[0] if len(models) == 1 else "these models"
+            fail("ON104", f"option --{option}", f"has no effect on {where}: it is for .onnx models",
+                 "Leave it out.")  # fmt: skip
+
+
+def is_onnx(text: str) -> bool:
+    """Whether a model is an .onnx file."""
+    return Path(text).suffix == ".onnx"
+
+
+def is_model(text: str) -> bool:
+    """Whether a command line names a model, rather than something made of one."""
+    return ".py:" in text or Path(text).suffix in (".onnx", ".pt2", ".tflite") or is_known(text)
+
+
 def load_source(text: str, shape: Sequence[str] = (), fix: Sequence[str] = ()) -> Source:
     """The model that `text` names, with the values of `--shape` and `--fix`."""
     path = Path(text)
-    if path.suffix == ".onnx":
+    if is_onnx(text):
         return _from_onnx(path, shape, fix)
     if shape or fix:
         option = "--shape" if shape else "--fix"

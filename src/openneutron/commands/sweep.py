@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openneutron.commands.source import add_model_options, check_model_options, model_options
 from openneutron.diagnostics import fail
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trials", type=int, metavar="N", help="at most N trials, instead of the space's own"
     )
+    add_model_options(parser)
     add_worker_arguments(parser)
     parser.add_argument(
         "--reports",
@@ -79,6 +81,11 @@ def execute(args: argparse.Namespace) -> None:
         if args.trials < 1:
             fail("ON104", "option --trials", f"must be positive (got {args.trials})")
         space = replace(space, trials=args.trials)
+    check_model_options(args, space.model)
+    for name, value in model_options(args).items():
+        if f"options.{name}" in (space.dimensions | space.fixed):
+            fail("ON104", f"option --{name}", f"{args.space} has options.{name}", "Leave one out.")
+        space = replace(space, fixed={**space.fixed, f"options.{name}": value})
     folder = Path(args.output) if args.output else path.with_suffix(".sweep")
     data = _searched(space, folder, jobs=args.jobs, dask=args.dask, reports=args.reports)
     if args.json:

@@ -157,7 +157,7 @@ def _measure(job: Job, figures: dict[str, float], kept: list[str]) -> str:
     args = option_namespace(options, "space", CODE)
     args.model, args.output = _call(job), str(Path(job.folder) / "model.pte")
     args.data, args.samples, args.threads = job.data.get("test"), job.data.get("samples"), 1
-    source = _source(args.model)
+    source = _source(args.model, tuple(args.shape), tuple(args.fix))
     if worst:
         kept += _worst_layers(args, source, int(worst))
         args.keep_float = [*args.keep_float, *kept]
@@ -208,7 +208,8 @@ def _evaluated(job: Job, args: Any, source: Source, result: Result) -> dict[str,
     for i in range(len(inputs)):
         rows.append(torch.from_numpy(program.run((inputs[i : i + 1],))[0].copy()).flatten().double())
     scores = torch.stack(rows)
-    wanted = _float_scores(source, inputs, _call(job), str(job.data))
+    given = [job.data, args.shape, args.fix]
+    wanted = _float_scores(source, inputs, _call(job), str(given))
     figures: dict[str, float] = {}
     if wanted is not None:
         figures["agreement"] = float((scores.argmax(1) == wanted.argmax(1)).double().mean())
@@ -285,9 +286,9 @@ def _metric(text: str, program: Any) -> float:
 
 
 @lru_cache(maxsize=2)
-def _source(model: str) -> Source:
+def _source(model: str, shape: tuple[str, ...], fix: tuple[str, ...]) -> Source:
     """The model; trials that vary only options share it."""
-    source = load_source(model)
+    source = load_source(model, shape, fix)
     if source.calibration is not None:
         source = replace(source, calibration=list(source.calibration))  # an iterator would be spent
     return source

@@ -1,7 +1,7 @@
 """Find the cheapest program whose int8 result is as good as asked, with no file to write.
 
 Variants are tried cheapest first: those that cost nothing at run time (how ranges are found, how weights
-are rounded, a weight scale for every channel), then layers kept in float, the worst first, which cost cycles.
+are rounded), then layers kept in float, the worst first, which cost cycles.
 What counts is accuracy on labelled data (--data, or a zoo classifier's own), else agreement with the float
 model.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openneutron.commands.compile import output_path
-from openneutron.commands.source import MODEL_HELP
+from openneutron.commands.source import MODEL_HELP, add_model_options, check_model_options, model_options
 from openneutron.commands.sweep import add_worker_arguments, worker_maker
 from openneutron.diagnostics import fail
 
@@ -30,9 +30,7 @@ HELP = "the cheapest program within an accuracy drop"
 FREE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("calibration only", {"accuracy": "fast"}),
     ("balanced methods", {"accuracy": "balanced"}),
-    ("balanced, a scale per channel", {"accuracy": "balanced", "per_channel": True}),
     ("best methods", {"accuracy": "best"}),
-    ("best, a scale per channel", {"accuracy": "best", "per_channel": True}),
 )
 FLOAT_LAYERS = (1, 2, 4, 8)
 
@@ -40,6 +38,7 @@ FLOAT_LAYERS = (1, 2, 4, 8)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    add_model_options(parser)
     parser.add_argument(
         "--max-drop", type=float, default=0.5, metavar="POINTS", help="percentage points (default 0.5)"
     )
@@ -62,6 +61,7 @@ def execute(args: argparse.Namespace) -> int:
 
     if not args.max_drop >= 0:
         fail("ON104", "option --max-drop", f"must not be negative (got {args.max_drop})")
+    check_model_options(args, args.model)
     steps = Steps()
     output = output_path(args.output, Path(args.model.split(".py:")[0]).stem)
     with tempfile.TemporaryDirectory(prefix="openneutron-tune-") as name:
@@ -117,7 +117,11 @@ def _tried(args: argparse.Namespace, folder: Path, steps: Any) -> list[tuple[str
                         point=options,
                         model=args.model,
                         parameters={},
-                        options={**options, **({"recipe": args.recipe} if args.recipe else {})},
+                        options={
+                            **model_options(args),
+                            **options,
+                            **({"recipe": args.recipe} if args.recipe else {}),
+                        },
                         data=_data(args),
                         limits=(),
                         asked=asked,
@@ -146,7 +150,7 @@ def _groups() -> list[list[tuple[str, dict[str, Any]]]]:
         for count in FLOAT_LAYERS
         for worst in ("worst layer" if count == 1 else f"{count} worst layers",)
     ]
-    return [[*FREE[:3]], [*FREE[3:]], floats]
+    return [[*FREE[:2]], [*FREE[2:]], floats]
 
 
 def _data(args: argparse.Namespace) -> dict[str, Any]:

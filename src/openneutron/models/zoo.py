@@ -161,6 +161,11 @@ def find_model(name: str) -> ZooEntry:
     return entry
 
 
+def is_known(name: str) -> bool:
+    """Whether the zoo has a model of that name or alias."""
+    return _ALIASES.get(name, name) in ZOO
+
+
 def build_model(name: str, seed: int = 0, *, trained: bool = False, **overrides: Any) -> torch.nn.Module:
     """Build a zoo model by name; overrides are arguments of its class."""
     return find_model(name).build(seed, trained=trained, **overrides)

@@ -50,6 +50,7 @@ class PartError:
     def as_dict(self) -> dict[str, Any]:
         """For summaries and reports; JSON has no infinity, so that an error of zero is null."""
         return {
+            "name": self.name,
             "output": self.output,
             "part": self.part,
             "channels": list(self.channels),

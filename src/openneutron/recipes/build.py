@@ -33,7 +33,7 @@ def get_neutron_recipe(
     *,
     qat: bool = False,
     options: CompileOptions | None = None,
-    per_channel: bool = False,
+    per_channel: bool | None = None,
     accuracy: str | AccuracyPlan = BALANCED,
     keep_float_budget: float = 0.0,
     calibration_inputs_fn: Samples | None = None,
@@ -59,7 +59,7 @@ def get_cortex_m_recipe(
     dynamic_batch_size: bool = False,
 ) -> ExportRecipe:
     """The recipe for the CPU alone, in int8."""
-    return _recipe(CORTEX_M, qat, CompileOptions(), core, False, accuracy, keep_float_budget,
+    return _recipe(CORTEX_M, qat, CompileOptions(), core, None, accuracy, keep_float_budget,
                    calibration_inputs_fn, train_fn, dynamic_batch_size)  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def get_imxrt700_recipe(
     qat: bool = False,
     options: CompileOptions | None = None,
     core: str = DEFAULT_CORE,
-    per_channel: bool = False,
+    per_channel: bool | None = None,
     accuracy: str | AccuracyPlan = BALANCED,
     keep_float_budget: float = 0.0,
     on_npu: Sequence[str] = (),
@@ -108,7 +108,7 @@ def _recipe(
     qat: bool,
     options: CompileOptions,
     core: str,
-    per_channel: bool,
+    per_channel: bool | None,
     accuracy: str | AccuracyPlan,
     budget: float,
     samples: Samples | None,
@@ -227,7 +227,7 @@ class MixedPrecision:
     options: CompileOptions
     recipe: str
     core: str
-    per_channel: bool
+    per_channel: bool | None
 
     def __call__(self, model: GraphModule) -> GraphModule:
         """Choose them on the calibration inputs; the model is left as it is."""

@@ -91,7 +91,7 @@ class _Maker:
     options: CompileOptions
     recipe: str
     core: str
-    per_channel: bool
+    per_channel: bool | None
     plan: AccuracyPlan
 
     def make(self, keep: Collection[str]) -> _Trial:
@@ -126,7 +126,7 @@ def choose_float(
     options: CompileOptions,
     recipe: str,
     core: str,
-    per_channel: bool = False,
+    per_channel: bool | None = None,
     keep_float: Collection[str] = (),
     progress: Callable[[float], None] = lambda part: None,
 ) -> KeptFloat:

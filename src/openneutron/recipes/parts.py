@@ -32,26 +32,27 @@ def make_quantizer(
     recipe: str,
     options: CompileOptions,
     is_qat: bool = False,
-    per_channel: bool = False,
+    per_channel: bool | None = None,
     keep_float: Collection[str] = (),
     examples: Sequence[tuple[Any, ...]] = (),
 ) -> Quantizer:
-    """The quantizer of a recipe; example inputs show it sizes, and which processor would take what."""
-    backends = find_recipe(recipe)
+    """The quantizer of a recipe; example inputs show it sizes, and which processor would take what.
+
+    Weights have a scale per output channel unless `per_channel` is False.
+    """
+    backends, channels = find_recipe(recipe), per_channel is not False
     if not backends.cortex_m:
         spec = NeutronTargetSpec(options.config, converter=options.converter)
-        return NeutronQuantizer(
-            spec, is_qat, per_channel=per_channel, keep_float=keep_float, examples=examples
-        )
+        return NeutronQuantizer(spec, is_qat, per_channel=channels, keep_float=keep_float, examples=examples)
     if backends.neutron:
         from openneutron.cortex_m.combined import CombinedQuantizer
 
         return CombinedQuantizer(
-            options, is_qat, per_channel=per_channel, keep_float=keep_float, examples=examples
+            options, is_qat, per_channel=channels, keep_float=keep_float, examples=examples
         )
     from openneutron.cortex_m.quantizer import CortexMInt8Quantizer
 
-    if per_channel:
+    if per_channel is not None:
         fail(
             "ON104",
             "per_channel",

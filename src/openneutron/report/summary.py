@@ -58,13 +58,10 @@ def accuracy_warning(accuracy: dict[str, Any]) -> str:
     if lost:
         first = lost[0]
         more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
-        where = f"output {first['output']} ({first['part']})" + (
-            f", {len(first['channels'])} of its channels" if first["channels"] else ""
-        )
         state = "is constant" if first["constant"] else f"is {first['sqnr_db']:.1f} dB from float"
         layer = f"; it is lost at {first['layer']}" if first["layer"] else ""
         keep = f" or --keep-float {first['layer']}" if first["layer"] else ""
-        return f"{where}{more} {state} {seen}: int8 has lost it{layer}. Try {remedy}{keep}."
+        return f"{first['name']}{more} {state} {seen}: int8 has lost it{layer}. Try {remedy}{keep}."
     if found is None or found >= POOR_DB:
         return ""
     return f"the outputs are {found:.1f} dB from float {seen}: int8 may be useless. Try {remedy}."

@@ -213,7 +213,8 @@ def make_space(table: Mapping[str, Any], where: str = "space", folder: Path | No
     )
 
 
-_LISTS = ("keep_float", "operators_not_to_delegate")  # options whose value is a list itself
+# Options whose value is a list itself.
+_LISTS = ("keep_float", "operators_not_to_delegate", "shape", "fix", "mean", "std")
 
 
 def _choice(values: list[Any], where: str) -> Choice:
