@@ -259,8 +259,12 @@ class _Finder:
 
     def _has_state(self, nodes: list[Node]) -> bool:
         """Whether operators make a new state of an old one: both are float, and pass by all that rounds."""
-        read = {s for n in nodes for s in n.all_input_nodes if s not in nodes and self._is_float_activation(s)}
-        left = {n for n in nodes if n.users and any(self._reads_in_float(u) for u in n.users if u not in nodes)}
+        read = {
+            s for n in nodes for s in n.all_input_nodes if s not in nodes and self._is_float_activation(s)
+        }
+        left = {
+            n for n in nodes if n.users and any(self._reads_in_float(u) for u in n.users if u not in nodes)
+        }
         shapes = {tuple(tensor.shape) for n in read if (tensor := tensor_of(n)) is not None}
         return bool(left) and any((t := tensor_of(n)) is not None and tuple(t.shape) in shapes for n in left)
 

@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 from openneutron.fx import bind_args, is_float, op_name, same_shape, tensor_of
 from openneutron.ops.common import per_axis
 from openneutron.passes.graph import add_constant, change_call, constant
-from openneutron.passes.patterns import only_user
+from openneutron.passes.patterns import only_user, reads_alone
 
 aten = torch.ops.aten
 _CONVOLUTIONS = tuple(f"aten.conv{n}d.{kind}" for n in (1, 2) for kind in ("default", "padding"))
@@ -273,7 +273,7 @@ def join_affine(model: GraphModule) -> bool:
         last = affine_of(model, node, 1) if node.users else None
         first = None if last is None else affine_of(model, last.source, 1)
         result = tensor_of(node)
-        if last is None or first is None or result is None or only_user(first.node) is not node:
+        if last is None or first is None or result is None or not reads_alone(node, first.node):
             continue
         if (first.is_uniform and last.is_uniform) or result.ndim < 2:
             continue  # one number for all is part of a function

@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from openneutron.fx import bind_args, is_float, op_name, same_shape, tensor_of
 from openneutron.passes.affine import ADD, DIV, MUL, SUB, Layer, affine_of, layer_of, renew
 from openneutron.passes.graph import add_constant, change_call, constant, insert
-from openneutron.passes.patterns import only_user
+from openneutron.passes.patterns import only_user, reads_alone
 
 aten = torch.ops.aten
 
@@ -55,7 +55,7 @@ def factor_out(model: GraphModule) -> bool:
             continue
         a, b = node.args[:2]
         for source, product in ((a, b), (b, a)):
-            if not isinstance(product, Node) or op_name(product) != MUL or only_user(product) is not node:
+            if not isinstance(product, Node) or op_name(product) != MUL or not reads_alone(node, product):
                 continue
             factors = list(product.args[:2])
             if source not in factors or factors[0] is factors[1] or not _has_shape_of(source, node):

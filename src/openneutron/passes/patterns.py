@@ -24,6 +24,11 @@ def only_user(node: Node) -> Node | None:
     return next(iter(node.users)) if len(node.users) == 1 else None
 
 
+def reads_alone(node: Node, source: Node) -> bool:
+    """Whether nobody but this node reads a result."""
+    return only_user(source) is node
+
+
 def fusible_activation_after(node: Node) -> Node | None:
     """The activation that can be computed inside a node: its only user, and one that LiteRT can fuse."""
     user = only_user(node)

@@ -5,8 +5,8 @@ score would be left. The concatenation, and what lays it out anew, goes behind t
 keeps its own scale. The same of an input that holds several things, which are read by slices.
 
 An input keeps the whole range that was seen: black and white are what a picture has most of, and other
-samples are no nearer to the middle. So does an output with the shape of an input, which is likely a state that
-is fed back: there clipping adds up over time.
+samples are no nearer to the middle. So does an output with the shape of an input, which is likely a state
+that is fed back: there clipping adds up over time.
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ def state_updates(model: GraphModule, find: Find) -> tuple[set[Node], set[Node]]
         for b in outputs:
             if not is_float(a) or not same_shape(a.meta["val"], b.meta["val"]):
                 continue
-            before, after = _moved(a, find, lambda n: list(n.users)), _moved(b, find, lambda n: n.all_input_nodes)
+            before, after = (
+                _moved(a, find, lambda n: list(n.users)),
+                _moved(b, find, lambda n: n.all_input_nodes),
+            )
             between = _between(before, after, find)
             if between and len(between) <= _LONGEST_UPDATE:
                 updates |= between
@@ -78,9 +81,9 @@ def _between(before: set[Node], after: set[Node], find: Find) -> set[Node]:
     """The element-wise operators on the ways from an old state to a new one."""
     reached: set[Node] = set()
     for node in next(iter(before)).graph.nodes:
-        if node not in before and _is_update(node, find):
-            if any(n in before or n in reached for n in node.all_input_nodes):
-                reached.add(node)
+        reads = any(n in before or n in reached for n in node.all_input_nodes)
+        if reads and node not in before and _is_update(node, find):
+            reached.add(node)
     wanted: set[Node] = set()
     for node in reversed(list(next(iter(before)).graph.nodes)):
         if node in reached and (node in after or any(u in wanted or u in after for u in node.users)):

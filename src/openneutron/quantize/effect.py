@@ -5,9 +5,9 @@ outputs, each tensor has a gradient, and the gradient times the error, summed ov
 is off by. Gradients are added up in bins of the tensor's values, so that one backward pass judges any number
 of ranges, correlations between elements included: a long tail that carries the answer costs what it carries.
 
-A derivative says nothing about large errors: below -3 a hard-swish is flat, and a value of -50 that is clipped
-to -2 leaves the flat part. So where a tensor is read by a function of it, errors are those of the function's
-result, computed for every bin, and the gradients are those of that result.
+A derivative says nothing about large errors: below -3 a hard-swish is flat, and a value of -50 that is
+clipped to -2 leaves the flat part. So where a tensor is read by a function of it, errors are those of the
+function's result, computed for every bin, and the gradients are those of that result.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _random_sum(scores: list[Tensor], generator: torch.Generator) -> Tensor:
 
 
 def _in_bins(observer: RangeObserver, tensors: list[Tensor], ends: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """The sums of the gradients and of their squares, by the bins that the values of the tensors fall into."""
+    """The sums of the gradients and of their squares, by the bins that the tensors' values fall into."""
     low, width = observer.extent
     sums, squares = (torch.zeros(Responses.BINS, dtype=torch.float64) for _ in range(2))
     for tensor, end in zip(tensors, ends, strict=True):

@@ -1,9 +1,9 @@
 """The error of each output, and of each part of one, on samples that nothing was fitted to.
 
-A figure of a whole output hides what is small in it: boxes in pixels are right, and all scores beside them are
-zero. Parts are the tensors that an output is put together from and, within one, channels of like size. A part
-that int8 leaves constant, or nearer to noise than to itself, is lost, whatever the whole says; the layer where
-that happens is found by rounding the model up to a layer and no further.
+A figure of a whole output hides what is small in it: boxes in pixels are right, and all scores beside them
+are zero. Parts are the tensors that an output is put together from and, within one, channels of like size. A
+part that int8 leaves constant, or nearer to noise than to itself, is lost, whatever the whole says; the layer
+where that happens is found by rounding the model up to a layer and no further.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def part_errors(model: GraphModule, exact: Run, found: Run, samples: Sequence[Sa
     """The error of every part of every output, of runs over these samples; where what is lost was lost."""
     rows: list[tuple[PartError, int]] = []
     for place, (output, node) in enumerate(parts_of(model)):
-        pairs = [(a[place], b[place]) for a, b in zip(exact.scores, found.scores, strict=True) if place < len(a)]
+        pairs = [
+            (a[place], b[place]) for a, b in zip(exact.scores, found.scores, strict=True) if place < len(a)
+        ]
         if not pairs or not pairs[0][0].numel():
             continue
         for channels in _groups([a for a, _ in pairs]):
@@ -73,12 +75,16 @@ def part_errors(model: GraphModule, exact: Run, found: Run, samples: Sequence[Sa
     return [_placed(model, row, place, exact, samples) if row.is_lost else row for row, place in rows]
 
 
-def _error(output: int, part: str, channels: tuple[int, ...], pairs: list[tuple[Tensor, Tensor]]) -> PartError:
+def _error(
+    output: int, part: str, channels: tuple[int, ...], pairs: list[tuple[Tensor, Tensor]]
+) -> PartError:
     chosen = [(_only(a, channels), _only(b, channels)) for a, b in pairs]
     signal = sum(float(a.double().square().sum()) for a, _ in chosen)
     noise = sum(float((a.double() - b.double()).square().sum()) for a, b in chosen)
     sqnr = decibel(signal, noise) if signal or noise else math.inf
-    return PartError(output, part, channels, sqnr, _is_constant([b for _, b in chosen], [a for a, _ in chosen]))
+    return PartError(
+        output, part, channels, sqnr, _is_constant([b for _, b in chosen], [a for a, _ in chosen])
+    )
 
 
 def _only(value: Tensor, channels: tuple[int, ...]) -> Tensor:
@@ -109,7 +115,9 @@ def _groups(values: list[Tensor]) -> list[tuple[int, ...]]:
     return [tuple(group) for _, group in sorted(found.items())] if len(found) > 1 else [()]
 
 
-def _placed(model: GraphModule, row: PartError, place: int, exact: Run, samples: Sequence[Sample]) -> PartError:
+def _placed(
+    model: GraphModule, row: PartError, place: int, exact: Run, samples: Sequence[Sample]
+) -> PartError:
     """The part with the layer where it is lost: it still is there if everything before alone is rounded."""
     steps: dict[str, Node] = {}  # names of observers in order, and what they look at
     for node in model.graph.nodes:

@@ -236,4 +236,3 @@ def _rounded(centers: Tensor, scale: Tensor, zero: Tensor, low: int, high: int) 
     """What every value becomes, for every pair of parameters."""
     steps = (centers[None] / scale[:, None]).round() + zero[:, None]
     return (steps.clamp(low, high) - zero[:, None]) * scale[:, None]
-

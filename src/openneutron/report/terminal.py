@@ -131,9 +131,11 @@ def _quality(accuracy: Mapping[str, Any]) -> str:
     each = ", ".join(_db(value) for value in accuracy["per_output_sqnr_db"])
     same = accuracy["agreement"]
     agreed = "" if same is None else f", the same class for {same:.0%}"
-    seen = f"{_count(accuracy['samples'], 'sample')} kept back, {accuracy['calibration_samples']} calibrated with"
+    seen = _count(accuracy["samples"], "sample")
     if accuracy["folded"]:
-        seen = f"{_count(accuracy['samples'], 'sample')}, each half judged by the other"
+        seen += ", each half judged by the other"
+    else:
+        seen += f" kept back, {accuracy['calibration_samples']} calibrated with"
     return f"{each}{agreed} ({seen}; {accuracy['plan']})"
 
 
