@@ -20,7 +20,7 @@ from openneutron.quantize.samples import spread_over
 from openneutron.quantize.walk import affordable
 
 Judge = Callable[[GraphModule], Quality]
-_SCALED_DB = 1.0  # by which scaling must be better: less is lost again when weights are rounded
+_SCALED_DB = 3.0  # by which scaling must be better: less is chance, or lost again when weights are rounded
 _ABSORB, _SCALE, _SCALE_BY_WEIGHTS, _TRADE = range(4)  # ways of equalizing
 _NOTHING = Equalized(0, 0, 1.0)
 _TRADE_DB = 1.0  # by which the outputs must be better for a change of the float function
