@@ -110,7 +110,7 @@ Error check_payload(PayloadStatus status, const char* problem) {
 Error prepare(Handle* handle) {
   const Payload& payload = handle->payload;
   const NeutronImage image = {
-      {payload.microcode, payload.microcode_bytes}, {payload.weights, payload.weights_bytes}, 1};
+      {payload.microcode, payload.microcode_bytes}, {payload.weights, payload.weights_bytes}, 1, 0};
   const NeutronStatus status = neutron_prepare(&handle->model, &image);
   if (status == NEUTRON_STATUS_OK) {
     return Error::Ok;
@@ -335,7 +335,7 @@ class NeutronBackend final : public BackendInterface {
     Callbacks callbacks{{context.event_tracer(), {}}, around};
     const NeutronHooks hooks = callbacks.for_runtime();
     const NeutronRun run = {handle->inputs, payload.inputs, handle->outputs, payload.outputs,
-                            scratch,        prefetch,       &hooks,          threads()};
+                            scratch,        prefetch,       &hooks,          threads(), nullptr};
     if (around != nullptr && around->enter != nullptr) {
       around->enter(around->context, &handle->model);
     }

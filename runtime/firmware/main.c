@@ -136,7 +136,7 @@ static void report(uint32_t delegate) {
 static bool run_delegate(uint32_t number, int32_t from, int32_t to) {
     const FirmwareDelegate *delegate = &firmware_delegates[number];
     NeutronImage image = {
-        {delegate->microcode, delegate->microcode_bytes}, {delegate->weights, delegate->weights_bytes}, 1};
+        {delegate->microcode, delegate->microcode_bytes}, {delegate->weights, delegate->weights_bytes}, 1, 0};
     static NeutronModel model;
     static char text[160];
     NeutronStatus status = neutron_prepare(&model, &image);

@@ -90,13 +90,18 @@ static bool take_over(const NeutronMachine *machine, struct NeutronMember *m, ui
     return m->alone;
 }
 
-/* A part that was taken is done, or has failed. */
-static void finish(struct NeutronMember *m, uint32_t part, int32_t status) {
+/* The status of the first that fails is the run's. */
+static void note(Team *team, int32_t status) {
     int none = NEUTRON_STATUS_OK;
     if (status != NEUTRON_STATUS_OK) {
-        atomic_compare_exchange_strong_explicit(&m->team->status, &none, status, memory_order_relaxed,
+        atomic_compare_exchange_strong_explicit(&team->status, &none, status, memory_order_relaxed,
                                                 memory_order_relaxed);
     }
+}
+
+/* A part that was taken is done, or has failed. */
+static void finish(struct NeutronMember *m, uint32_t part, int32_t status) {
+    note(m->team, status);
     m->held &= ~(UINT64_C(1) << part);
     atomic_store_explicit(&m->team->parts[part].done, m->work, memory_order_release);
 }
@@ -165,6 +170,7 @@ static void walk_as_member(void *argument, uint32_t part) {
     NeutronMachine machine = *team->machine;
     machine.member = &member;
     const int32_t status = team->walk(&machine);
+    note(team, status); /* it may hold nothing, and have left all the same: a run that was stopped */
     finish_all(&member, status);
 }
 
@@ -200,6 +206,7 @@ static void run_part(void *argument, uint32_t part) {
 
 int32_t neutron_call(const NeutronMachine *machine, uint32_t kind, const void *parameters) {
     const NeutronThreads *threads = machine->threads;
+    NEUTRON_TRY(neutron_check_stop(machine));
     if (threads == NULL || threads->count < 2) return neutronKernels[kind](machine, parameters);
     if (machine->member != NULL) return call_together(machine, machine->member, kind, parameters);
     /* Hooks are the calling thread's, and want to know when a call begins and ends. */

@@ -26,7 +26,12 @@ class Buffer(ctypes.Structure):
 class Image(ctypes.Structure):
     """What is prepared: a microcode and its weights."""
 
-    _fields_ = (("microcode", Buffer), ("weights", Buffer), ("check_weights", ctypes.c_int))
+    _fields_ = (
+        ("microcode", Buffer),
+        ("weights", Buffer),
+        ("check_weights", ctypes.c_int),
+        ("most_work", ctypes.c_uint64),
+    )
 
 
 class Descriptor(ctypes.Structure):
@@ -49,6 +54,7 @@ class Model(ctypes.Structure):
         ("output_count", ctypes.c_uint32),
         ("inputs", ctypes.POINTER(Descriptor)),
         ("outputs", ctypes.POINTER(Descriptor)),
+        ("work", ctypes.c_uint64),
         ("scratch_bytes", ctypes.c_uint32),
         ("prefetch_bytes", ctypes.c_uint32),
         ("weights_bytes", ctypes.c_uint32),
@@ -98,9 +104,14 @@ def prepare_problem(microcode: bytes, weights: bytes, library: Path = LIBRARY) -
     return prepare(load(library), model, arrays)
 
 
-def prepare(library: ctypes.CDLL, model: Model, arrays: tuple[np.ndarray, np.ndarray]) -> str:
-    """Prepare a microcode and its weights for running; what is wrong with them, or an empty string."""
-    image = Image(*map(buffer_of, arrays), 1)
+def prepare(
+    library: ctypes.CDLL, model: Model, arrays: tuple[np.ndarray, np.ndarray], most_work: int = 0
+) -> str:
+    """Prepare a microcode and its weights for running; what is wrong with them, or an empty string.
+
+    `most_work` is what one run may take (see neutron.h); 0 stands for the runtime's own limit.
+    """
+    image = Image(*map(buffer_of, arrays), 1, most_work)
     status = library.neutron_prepare(ctypes.byref(model), ctypes.byref(image))
     return message(library, model, status) if status else ""
 

@@ -53,6 +53,7 @@ class _Run(ctypes.Structure):
         ("prefetch", Buffer),
         ("hooks", ctypes.POINTER(_Hooks)),
         ("threads", ctypes.c_void_p),
+        ("stop", ctypes.POINTER(ctypes.c_uint32)),
     )
 
 
@@ -69,6 +70,7 @@ class _Batch(ctypes.Structure):
         ("prefetch", Buffer),
         ("areas", ctypes.c_uint32),
         ("threads", ctypes.c_void_p),
+        ("stop", ctypes.POINTER(ctypes.c_uint32)),
     )
 
 
