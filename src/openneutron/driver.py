@@ -100,20 +100,24 @@ def buffer_of(array: np.ndarray) -> Buffer:
 
 def prepare_problem(microcode: bytes, weights: bytes, library: Path = LIBRARY) -> str:
     """What the driver finds wrong with a microcode, or an empty string; nothing is run."""
-    arrays, model = (copied(microcode), copied(weights)), Model()
-    return prepare(load(library), model, arrays)
+    arrays, model, loaded = (copied(microcode), copied(weights)), Model(), load(library)
+    status = prepare(loaded, model, arrays)
+    return message(loaded, model, status) if status else ""
 
 
 def prepare(
     library: ctypes.CDLL, model: Model, arrays: tuple[np.ndarray, np.ndarray], most_work: int = 0
-) -> str:
-    """Prepare a microcode and its weights for running; what is wrong with them, or an empty string.
+) -> int:
+    """Prepare a microcode and its weights for running; the driver's status, 0 if all is well.
 
     `most_work` is what one run may take (see neutron.h); 0 stands for the runtime's own limit.
     """
     image = Image(*map(buffer_of, arrays), 1, most_work)
-    status = library.neutron_prepare(ctypes.byref(model), ctypes.byref(image))
-    return message(library, model, status) if status else ""
+    return int(library.neutron_prepare(ctypes.byref(model), ctypes.byref(image)))
+
+
+WORK = 26
+"""The status of neutron.h that says: more work than the caller allows."""
 
 
 def message(library: ctypes.CDLL, model: Model, status: int) -> str:

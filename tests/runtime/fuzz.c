@@ -14,6 +14,8 @@
  * to 8 real threads, and some are stopped on their way. A program may ask for MOST_WORK; one that takes longer than
  * MOST_SECONDS all the same hangs, and that is a fault, too: the program is written to KEEP, or to fuzz-hang.bin.
  * Prints one line: rounds, how many were accepted, how many of those ran to the end.
+ *
+ * LLVMFuzzerTestOneInput is the same for libFuzzer (tests/runtime/learn.py), which learns from coverage what to change.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -37,7 +39,7 @@
 #define MAX_PROGRAMS 4096
 #define MAX_BUFFER (1u << 20)
 #define MOST_WORK (1u << 24)
-#define MOST_SECONDS 60u /* for what takes milliseconds: the machine may be busy */
+#define MOST_SECONDS 30u /* twice, for what takes milliseconds: the machine may be busy */
 
 typedef struct {
     uint32_t microcode_bytes, weights_bytes;
@@ -78,6 +80,15 @@ static uint32_t odd_value(uint32_t old) {
     }
 }
 
+/* Make the checksum right. */
+static void repair(uint8_t *microcode, uint32_t bytes) {
+    memset(microcode + NEUTRON_CRC_OFFSET, 0, 4);
+    NeutronHeader header;
+    memcpy(&header, microcode, sizeof header);
+    uint32_t crc = crc32_of(microcode, header.microcode_bytes <= bytes ? header.microcode_bytes : bytes);
+    memcpy(microcode + NEUTRON_CRC_OFFSET, &crc, 4);
+}
+
 static void mutate(uint8_t *microcode, uint32_t bytes) {
     if (below(200) == 0) { /* nothing but noise behind the header */
         for (uint32_t i = sizeof(NeutronHeader); i < bytes; ++i) microcode[i] = (uint8_t)random32();
@@ -94,13 +105,7 @@ static void mutate(uint8_t *microcode, uint32_t bytes) {
         word = odd_value(word);
         memcpy(microcode + at, &word, 4);
     }
-    if (below(20) != 0) {
-        memset(microcode + NEUTRON_CRC_OFFSET, 0, 4);
-        NeutronHeader header;
-        memcpy(&header, microcode, sizeof header);
-        uint32_t crc = crc32_of(microcode, header.microcode_bytes <= bytes ? header.microcode_bytes : bytes);
-        memcpy(microcode + NEUTRON_CRC_OFFSET, &crc, 4);
-    }
+    if (below(20) != 0) repair(microcode, bytes);
 }
 
 /* A heap block of exactly these bytes, `shift` bytes behind an address that is aligned to 16. */
@@ -118,9 +123,14 @@ typedef enum { APART, TOGETHER, MISALIGNED, ARRANGEMENTS } Arrangement;
 /* The program at hand, for who finds that it hangs; async-signal-safe. */
 static Program at_hand;
 static const char *hang_path = "fuzz-hang.bin";
+static volatile sig_atomic_t alarms; /* of the program at hand: the first may be due to a process that was paused */
 
 static void on_alarm(int number) {
     (void)number;
+    if (++alarms < 2) {
+        alarm(MOST_SECONDS);
+        return;
+    }
     static const char text[] = "HANG: a program takes longer than MOST_SECONDS\n";
     int file = open(hang_path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
     bool kept = file >= 0 && write(file, &at_hand, 8) == 8 &&
@@ -256,6 +266,7 @@ static int try_program(const uint8_t *code, uint32_t bytes, const uint8_t *weigh
     uint8_t *microcode = exact(bytes, code_shift);
     memcpy(microcode, code, bytes);
     at_hand = (Program){bytes, weights_bytes, microcode, weights};
+    alarms = 0;
     alarm(MOST_SECONDS);
     /* Room for the largest buffer, and a little more, so that everything overlaps in some way. */
     size_t room = 64u + weights_bytes;
@@ -292,6 +303,27 @@ static int try_program(const uint8_t *code, uint32_t bytes, const uint8_t *weigh
     return result;
 }
 
+/* One program as it stands in a corpus, with any sizes; its checksum is made right. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    Program p;
+    if (bytes < 8) return 0;
+    memcpy(&p, data, 8);
+    const uint32_t left = (uint32_t)bytes - 8u;
+    if (p.microcode_bytes > left) p.microcode_bytes = left;
+    p.weights_bytes = left - p.microcode_bytes;
+    uint8_t *code = exact(p.microcode_bytes, 0), *weights = exact(p.weights_bytes, 0);
+    memcpy(code, data + 8, p.microcode_bytes);
+    memcpy(weights, data + 8 + p.microcode_bytes, p.weights_bytes);
+    if (p.microcode_bytes >= sizeof(NeutronHeader)) repair(code, p.microcode_bytes);
+    state = crc32_of(data, bytes);
+    try_program(code, p.microcode_bytes, weights, p.weights_bytes, (Arrangement)below(ARRANGEMENTS));
+    release(code, 0);
+    release(weights, 0);
+    return 0;
+}
+
+#ifndef FUZZ_COVERAGE
 /* Write a program as a corpus of its own. */
 static void keep(const char *path, const uint8_t *code, uint32_t bytes, const uint8_t *weights,
                  uint32_t weights_bytes) {
@@ -332,7 +364,8 @@ int main(int count, char **arguments) {
         const Program *p = &programs[i];
         uint8_t *weights = exact(p->weights_bytes, 0);
         memcpy(weights, p->weights, p->weights_bytes);
-        for (uint32_t n = 0; n < 64u * ARRANGEMENTS; ++n, ++rounds) {
+        const uint32_t times = known > 64u ? 1u : 64u;
+        for (uint32_t n = 0; n < times * ARRANGEMENTS; ++n, ++rounds) {
             Arrangement how = apart ? APART : (Arrangement)(n % ARRANGEMENTS);
             int result = try_program(p->microcode, p->microcode_bytes, weights, p->weights_bytes, how);
             accepted += result > 0;
@@ -364,3 +397,4 @@ int main(int count, char **arguments) {
            (unsigned long long)accepted, (unsigned long long)finished);
     return 0;
 }
+#endif

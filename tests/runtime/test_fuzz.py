@@ -1,7 +1,9 @@
 """The driver survives any bytes: a seeded fuzzer under the address and undefined-behaviour sanitizers.
 
-Portable and vectorised, and as a 32-bit program where the compiler can make one (Debian: gcc-multilib); with 2 to
-8 real threads, under the thread sanitizer too; a program that takes too long is a fault as any other. What a fuzzer has found is in tests/hostile/corpus and run again each time. The long run, after a change to checks:
+Portable and vectorised, and as a 32-bit program where the compiler can make one (Debian: gcc-multilib); with
+2 to 8 real threads, under the thread sanitizer too. A program that takes too long is a fault as any other.
+What a fuzzer has found is in tests/hostile/corpus, what a coverage-guided one has learnt (learn.py) in
+tests/hostile/learnt, and both are run again each time. The long run, after a change to checks:
 `OPENNEUTRON_FUZZ_SECONDS=3600 OPENNEUTRON_FUZZ_SEED=$RANDOM pytest tests/runtime/test_fuzz.py -m slow -s`
 """
 
@@ -25,7 +27,8 @@ POOL = ("-DFUZZ_POOL", "-DNEUTRON_LEAST_WORK=1", "-pthread", f"-I{RUNTIME / 'hos
 """Real threads, which share every call that can be split."""
 THREADED = {"threads": (*SANITIZE, *POOL), "thread sanitizer": (*COMMON, *POOL, "-fsanitize=thread")}
 KINDS = ("portable", "vector", "32-bit", *THREADED)
-# Parts of a hostile call may write to the same bytes: results are wrong then, but what threads tell each other is not.
+# Parts of a hostile call may write to the same bytes: results are wrong then, but not what threads tell each
+# other.
 KERNELS = "".join(f"race:{name}\n" for name in ("neutron_run_part", "call_whole", "call_together"))
 FOUND = ROOT / "tests" / "hostile" / "corpus"
 

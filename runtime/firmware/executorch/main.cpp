@@ -105,7 +105,10 @@ int32_t copy(void*, void* destination, const void* source, size_t bytes, uint32_
   return 0;
 }
 
-const NeutronBackendHooks hooks = {nullptr, &copy, nullptr, &enter, &leave};
+// A watchdog's interrupt may write to this: the delegate that runs ends, and the method with an error.
+volatile uint32_t stop = 0;
+
+const NeutronBackendHooks hooks = {nullptr, &copy, nullptr, &enter, &leave, &stop, 0};
 
 // --- inputs and outputs ---
 
