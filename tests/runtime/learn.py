@@ -4,8 +4,8 @@
 
 Needs clang with libFuzzer (Debian: apt-get install clang libclang-rt-dev). Starts from good files and what
 was kept before; at the end the inputs that together reach everything found are kept, smallest first, in
-tests/hostile/learnt/<reader>.xz, which tests/runtime/test_fuzz.py runs again with any compiler. Prints
-libFuzzer's last line: `cov` counts edges, `exec/s` executions. A fault is left in build/learn/<reader>/.
+tests/hostile/learnt/<reader>.xz, where the next run finds them. Prints libFuzzer's last line: `cov` counts
+edges, `exec/s` executions. A fault is left in build/learn/<reader>/.
 """
 
 from __future__ import annotations

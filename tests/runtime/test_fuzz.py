@@ -2,8 +2,8 @@
 
 Portable and vectorised, and as a 32-bit program where the compiler can make one (Debian: gcc-multilib); with
 2 to 8 real threads, under the thread sanitizer too. A program that takes too long is a fault as any other.
-What a fuzzer has found is in tests/hostile/corpus, what a coverage-guided one has learnt (learn.py) in
-tests/hostile/learnt, and both are run again each time. The long run, after a change to checks:
+What a fuzzer has found is in tests/hostile/corpus and run again each time. The long run, after a change to
+checks:
 `OPENNEUTRON_FUZZ_SECONDS=3600 OPENNEUTRON_FUZZ_SEED=$RANDOM pytest tests/runtime/test_fuzz.py -m slow -s`
 """
 

@@ -45,7 +45,8 @@ def refused(microcode: bytes, weights: bytes = b"", most_work: int = 0) -> str:
 def test_a_few_hundred_bytes_that_ask_for_days_are_refused():
     microcode = bomb(0xFFFFFF, 4, 1 << 23)
     assert len(microcode) < 800
-    assert refused(microcode) == "the microcode asks for more work than the caller allows (call 0, kernel LOOP)"
+    problem = "the microcode asks for more work than the caller allows (call 0, kernel LOOP)"
+    assert refused(microcode) == problem
 
 
 def test_the_limit_is_the_callers():
