@@ -107,10 +107,22 @@ Error check_payload(PayloadStatus status, const char* problem) {
   return status == PayloadStatus::kDamaged ? Error::InvalidProgram : Error::DelegateInvalidCompatibility;
 }
 
+const NeutronBackendHooks* application_hooks = nullptr;
+
+// The work a delegate may ask for: the application's limit, or 0 for the runtime's own.
+uint64_t most_work() {
+#ifdef NEUTRON_BACKEND_THREADS
+  const uint64_t limit = backend_most_work();
+#else
+  const uint64_t limit = 0;
+#endif
+  return application_hooks != nullptr && application_hooks->most_work != 0 ? application_hooks->most_work : limit;
+}
+
 Error prepare(Handle* handle) {
   const Payload& payload = handle->payload;
   const NeutronImage image = {
-      {payload.microcode, payload.microcode_bytes}, {payload.weights, payload.weights_bytes}, 1};
+      {payload.microcode, payload.microcode_bytes}, {payload.weights, payload.weights_bytes}, 1, most_work()};
   const NeutronStatus status = neutron_prepare(&handle->model, &image);
   if (status == NEUTRON_STATUS_OK) {
     return Error::Ok;
@@ -271,8 +283,6 @@ struct Callbacks {
   }
 };
 
-const NeutronBackendHooks* application_hooks = nullptr;
-
 class NeutronBackend final : public BackendInterface {
  public:
   bool is_available() const override {
@@ -334,8 +344,8 @@ class NeutronBackend final : public BackendInterface {
     const NeutronBackendHooks* const around = application_hooks;
     Callbacks callbacks{{context.event_tracer(), {}}, around};
     const NeutronHooks hooks = callbacks.for_runtime();
-    const NeutronRun run = {handle->inputs, payload.inputs, handle->outputs, payload.outputs,
-                            scratch,        prefetch,       &hooks,          threads()};
+    const NeutronRun run = {handle->inputs, payload.inputs, handle->outputs, payload.outputs, scratch,
+                            prefetch,       &hooks,         threads(),       stop(around)};
     if (around != nullptr && around->enter != nullptr) {
       around->enter(around->context, &handle->model);
     }
@@ -366,6 +376,16 @@ class NeutronBackend final : public BackendInterface {
 #else
     return nullptr;
 #endif
+  }
+
+  // The word that ends a run.
+  static const volatile uint32_t* stop(const NeutronBackendHooks* around) {
+#ifdef NEUTRON_BACKEND_THREADS
+    if (around == nullptr || around->stop == nullptr) {
+      return backend_stop();
+    }
+#endif
+    return around != nullptr ? around->stop : nullptr;
   }
 
   // The memory for activations that the program lends, if it is aligned.

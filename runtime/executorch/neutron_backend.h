@@ -17,6 +17,8 @@ typedef struct NeutronBackendHooks {
   int32_t (*wait)(void* context, uint32_t channel);
   void (*enter)(void* context, const NeutronModel* model);
   void (*leave)(void* context, const NeutronModel* model);
+  const volatile uint32_t* stop; /* ends a run: see NeutronRun. A watchdog's interrupt may set it */
+  uint64_t most_work; /* a delegate that asks for more is not loaded: see NeutronImage; 0: NEUTRON_MOST_WORK */
 } NeutronBackendHooks;
 
 /* From now on the delegates call these, which must stay where they are; null: none. */
@@ -24,6 +26,13 @@ void neutron_backend_set_hooks(const NeutronBackendHooks* hooks);
 
 /* How many threads the next runs use; 0 if all is well. Hosts only. */
 int neutron_backend_set_threads(uint32_t count);
+
+/* The work that delegates which are loaded from now on may ask for; 0: NEUTRON_MOST_WORK. Hosts only. */
+void neutron_backend_set_most_work(uint64_t most_work);
+
+/* Let Ctrl-C end the runs of the calling thread, or no longer (neutron_interrupt.h). Hosts only. */
+void neutron_backend_watch_interrupts(void);
+void neutron_backend_unwatch_interrupts(void);
 
 #ifdef __cplusplus
 }

@@ -1,8 +1,9 @@
-// neutron_rehearse FILE.pte SECONDS: load every method of a program and run it on zeros and on noise.
+// neutron_rehearse FILE.pte SECONDS [WORK]: load every method of a program and run it on zeros and on noise.
 //
 // A damaged program can end the process that runs it, in a kernel that asserts or by a wild address. Python lets
 // this process try first. The exit code is 0, 1 if ExecuTorch did not load the program, 3 if a method did not run;
-// a signal means damage. No more than SECONDS of CPU time and the machine's memory are taken.
+// a signal means damage. No more than SECONDS of CPU time and the machine's memory are taken; WORK is the most that
+// a delegate may ask for, where it is not the runtime's own limit.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -13,6 +14,8 @@
 
 #include <executorch/extension/module/module.h>
 #include <executorch/extension/tensor/tensor.h>
+
+#include "neutron_backend.h"
 
 using executorch::aten::DimOrderType;
 using executorch::aten::ScalarType;
@@ -102,9 +105,12 @@ void limit(int what, rlim_t most) {
 }
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: %s FILE.pte SECONDS\n", argv[0]);
+  if (argc != 3 && argc != 4) {
+    std::fprintf(stderr, "usage: %s FILE.pte SECONDS [WORK]\n", argv[0]);
     return 2;
+  }
+  if (argc == 4) {
+    neutron_backend_set_most_work(std::strtoull(argv[3], nullptr, 10));
   }
   limit(RLIMIT_CORE, 0);
   limit(RLIMIT_CPU, static_cast<rlim_t>(std::strtoul(argv[2], nullptr, 10)));

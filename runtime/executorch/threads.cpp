@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "neutron_backend.h"
+#include "neutron_interrupt.h"
 #include "neutron_pool.h"
 
 namespace openneutron {
@@ -54,14 +55,38 @@ class Pools {
   std::atomic<NeutronPool*> pools_[kMost + 1]{};
 };
 
+std::atomic<uint64_t> most_work{0};
+thread_local const volatile uint32_t* watched = nullptr;
+
 } // namespace
 
 const NeutronThreads* backend_threads() {
   return Pools::get().threads();
 }
 
+uint64_t backend_most_work() {
+  return most_work.load();
+}
+
+const volatile uint32_t* backend_stop() {
+  return watched;
+}
+
 } // namespace openneutron
 
 extern "C" __attribute__((visibility("default"))) int neutron_backend_set_threads(uint32_t count) {
   return openneutron::Pools::get().use(count) ? 0 : 1;
+}
+
+extern "C" __attribute__((visibility("default"))) void neutron_backend_set_most_work(uint64_t most_work) {
+  openneutron::most_work.store(most_work);
+}
+
+extern "C" __attribute__((visibility("default"))) void neutron_backend_watch_interrupts(void) {
+  openneutron::watched = neutron_watch_interrupts();
+}
+
+extern "C" __attribute__((visibility("default"))) void neutron_backend_unwatch_interrupts(void) {
+  openneutron::watched = nullptr;
+  neutron_unwatch_interrupts();
 }

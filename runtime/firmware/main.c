@@ -133,10 +133,15 @@ static void report(uint32_t delegate) {
     }
 }
 
+/* A watchdog's interrupt may write to this: the delegate that runs ends with a status. */
+volatile uint32_t firmware_stop;
+
 static bool run_delegate(uint32_t number, int32_t from, int32_t to) {
     const FirmwareDelegate *delegate = &firmware_delegates[number];
-    NeutronImage image = {
-        {delegate->microcode, delegate->microcode_bytes}, {delegate->weights, delegate->weights_bytes}, 1};
+    NeutronImage image = {{delegate->microcode, delegate->microcode_bytes},
+                          {delegate->weights, delegate->weights_bytes},
+                          1,
+                          NEUTRON_MOST_WORK};
     static NeutronModel model;
     static char text[160];
     NeutronStatus status = neutron_prepare(&model, &image);
@@ -160,7 +165,8 @@ static bool run_delegate(uint32_t number, int32_t from, int32_t to) {
                       .output_count = model.output_count,
                       .scratch = {scratch_pool, NEUTRON_SCRATCH_BYTES},
                       .prefetch = {prefetch_pool, NEUTRON_PREFETCH_BYTES},
-                      .hooks = &hooks};
+                      .hooks = &hooks,
+                      .stop = &firmware_stop};
     close_weights(meter.closed);
     status = neutron_run(&model, &run);
     board_open_flash();

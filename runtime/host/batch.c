@@ -31,7 +31,8 @@ static void run_samples(void *argument, uint32_t part) {
                             .outputs = outputs,
                             .output_count = model->output_count,
                             .scratch = area(batch->scratch, model->scratch_bytes, part),
-                            .prefetch = area(batch->prefetch, model->prefetch_bytes, part)};
+                            .prefetch = area(batch->prefetch, model->prefetch_bytes, part),
+                            .stop = batch->stop};
     while (atomic_load_explicit(&work->status, memory_order_relaxed) == NEUTRON_STATUS_OK) {
         const size_t sample = atomic_fetch_add_explicit(&work->next, 1, memory_order_relaxed);
         if (sample >= batch->count) return;

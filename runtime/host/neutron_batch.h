@@ -21,6 +21,7 @@ typedef struct NeutronBatch {
     NeutronBuffer prefetch;
     uint32_t areas;
     const NeutronThreads *threads; /* null: all is computed by the calling thread */
+    const volatile uint32_t *stop; /* as in NeutronRun */
 } NeutronBatch;
 
 /* What one of several areas takes, for so many bytes. */

@@ -52,7 +52,9 @@ extern "C" {
     X(SCRATCH_SIZE, "the scratch buffer is smaller than the model needs")                   \
     X(PREFETCH_SIZE, "the prefetch buffer is smaller than the model needs")                 \
     X(DATA, "a table in the weights holds a value outside its range")                       \
-    X(COPY_FAILED, "the copy or wait callback reported an error")
+    X(COPY_FAILED, "the copy or wait callback reported an error")                           \
+    X(WORK, "the microcode asks for more work than the caller allows")                      \
+    X(STOPPED, "the run was stopped by the caller")
 
 typedef enum NeutronStatus {
 #define NEUTRON_STATUS_VALUE(name, message) NEUTRON_STATUS_##name,
@@ -71,11 +73,26 @@ typedef struct NeutronConstBuffer {
     size_t bytes;
 } NeutronConstBuffer;
 
-/* What a compiled model consists of. `microcode` must be aligned to 4 bytes, `weights` to 16. */
+/* The work a model may ask for where the caller names no limit: a thousand times that of a large network, and minutes
+ * on the machine. */
+#ifndef NEUTRON_MOST_WORK
+#if UINTPTR_MAX > UINT32_MAX
+#define NEUTRON_MOST_WORK (UINT64_C(1) << 42)
+#else
+#define NEUTRON_MOST_WORK (UINT64_C(1) << 36)
+#endif
+#endif
+
+/* What a compiled model consists of. `microcode` must be aligned to 4 bytes, `weights` to 16.
+ *
+ * A few hundred bytes can ask for years of work: loops multiply. `neutron_prepare` counts beforehand, in
+ * multiplications of a convolution (an element of anything else counts as eight, a call as a hundred), and refuses more
+ * than `most_work` with NEUTRON_STATUS_WORK. */
 typedef struct NeutronImage {
     NeutronConstBuffer microcode;
     NeutronConstBuffer weights;
-    int check_weights; /* not 0: also verify the checksum of the weights (reads all of them) */
+    int check_weights;  /* not 0: also verify the checksum of the weights (reads all of them) */
+    uint64_t most_work; /* 0: NEUTRON_MOST_WORK */
 } NeutronImage;
 
 /* A prepared model. Read only; the fields after `problem_kernel` are the runtime's own. */
@@ -83,6 +100,7 @@ typedef struct NeutronModel {
     uint32_t input_count, output_count;
     const NeutronDescriptor *inputs; /* input_count of them, then output_count outputs */
     const NeutronDescriptor *outputs;
+    uint64_t work; /* of one run, at most; UINT64_MAX if it is no number of 64 bits */
     uint32_t scratch_bytes, prefetch_bytes, weights_bytes, call_count;
     uint32_t converter_version;
     int32_t problem_call;    /* after an error: the call it is in, or -1 */
@@ -118,7 +136,10 @@ typedef struct NeutronThreads {
 /* The buffers of one run. `scratch` and `prefetch` must be aligned to 16 bytes, inputs and outputs to their
  * element size; a size 0 needs no buffer. Inputs and outputs with a place in scratch (`neutron_place`) need none
  * either: with `data` null an input is there already, and an output stays there; otherwise they are copied. Such an
- * input is overwritten by the run, and an output is there until the next. */
+ * input is overwritten by the run, and an output is there until the next.
+ *
+ * Another thread or an interrupt ends a run by writing anything but 0 to the word that `stop` points to, which is read
+ * between calls and between the rows of those that may be long. The outputs are undefined then. */
 typedef struct NeutronRun {
     const NeutronConstBuffer *inputs;
     size_t input_count;
@@ -128,6 +149,7 @@ typedef struct NeutronRun {
     NeutronBuffer prefetch;
     const NeutronHooks *hooks;
     const NeutronThreads *threads; /* null: all is computed by the calling thread */
+    const volatile uint32_t *stop; /* null, or a word that ends the run with NEUTRON_STATUS_STOPPED */
 } NeutronRun;
 
 /* Check a compiled model and fill in `model`. On an error `problem_call` and `problem_kernel` say where. */

@@ -26,8 +26,7 @@ void neutron_add_row(const void *parameters, const NeutronRow *row) { element_ro
 #endif
 
 static int32_t run(const NeutronMachine *machine, const NeutronAddParams *p) {
-    neutron_walk(machine, &p->walk, p, neutron_add_row);
-    return NEUTRON_STATUS_OK;
+    return neutron_walk(machine, &p->walk, p, neutron_add_row);
 }
 
 NEUTRON_KERNEL(neutron_add, NeutronAddParams, check, run)

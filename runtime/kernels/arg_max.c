@@ -6,6 +6,7 @@ static int32_t check(const NeutronMachine *machine, const NeutronArgMaxParams *p
     uint64_t results = (uint64_t)p->outer * p->inner;
     NEUTRON_REQUIRE((p->index_bytes == 4 || p->index_bytes == 8) && results <= UINT32_MAX);
     NEUTRON_TRY(neutron_check_bytes(machine, p->input, results * p->axis, 1, NEUTRON_READ));
+    neutron_count(machine, neutron_times(results, p->axis), NEUTRON_ELEMENT_WORK);
     return neutron_check_bytes(machine, p->output, results * p->index_bytes, p->index_bytes, NEUTRON_WRITE);
 }
 

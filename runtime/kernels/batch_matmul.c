@@ -29,6 +29,7 @@ static int32_t check(const NeutronMachine *machine, const NeutronBatchMatmulPara
     NEUTRON_REQUIRE(p->clamp_min <= p->clamp_max);
     NEUTRON_TRY(check_operand(machine, p->lhs, p, p->lhs_batch_strides, p->m, p->lhs_row, p->k, p->lhs_column));
     NEUTRON_TRY(check_operand(machine, p->rhs, p, p->rhs_batch_strides, p->k, p->rhs_row, p->n, p->rhs_column));
+    neutron_count(machine, outputs, (uint64_t)p->k + NEUTRON_ELEMENT_WORK);
     return neutron_check_bytes(machine, p->output, outputs, 1, NEUTRON_WRITE);
 }
 
@@ -75,6 +76,7 @@ static int32_t run(const NeutronMachine *machine, const NeutronBatchMatmulParams
             rhs += (size_t)index[d] * p->rhs_batch_strides[d];
         }
         for (uint32_t i = 0; i < p->m; ++i, out += p->n) {
+            NEUTRON_TRY(neutron_check_stop(machine));
             const int8_t *row = lhs + (size_t)i * p->lhs_row;
             if (p->rhs_column == 1 && p->rhs_row != 1) {
                 for (uint32_t j = 0; j < p->n; j += COLUMNS) {

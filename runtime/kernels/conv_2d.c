@@ -26,7 +26,7 @@
 
 static int32_t check(const NeutronMachine *machine, const NeutronConv2DParams *p) {
     const NeutronWindow *w = &p->window;
-    NEUTRON_TRY(neutron_check_window(machine, w, &p->input, &p->output));
+    NEUTRON_TRY(neutron_check_window(machine, w, &p->input, &p->output, w->in_c));
     NEUTRON_REQUIRE(p->clamp_min <= p->clamp_max);
     NEUTRON_TRY(neutron_check_channels(machine, p->channels, w->out_c));
     return neutron_check_weights(machine, p->weights, w->out_c, (uint64_t)w->kernel_h * w->kernel_w * w->in_c);
@@ -119,7 +119,8 @@ static int32_t run(const NeutronMachine *machine, const NeutronConv2DParams *p) 
     const NeutronWindow *w = &p->window;
     _Alignas(64) int8_t patch[NEUTRON_PATCH_BYTES];
 #ifdef NEUTRON_VECTOR
-    if (neutron_conv_rows(machine, p, 1, 0, patch, sizeof patch)) return NEUTRON_STATUS_OK;
+    const int32_t done = neutron_conv_rows(machine, p, 1, 0, patch, sizeof patch);
+    if (done != NEUTRON_NOT_BY_ROWS) return done;
 #endif
     Source s = {.p = p,
                 .input = (const int8_t *)neutron_read(machine, p->input.ref),
@@ -142,6 +143,7 @@ static int32_t run(const NeutronMachine *machine, const NeutronConv2DParams *p) 
             int8_t *row = output + neutron_row_offset(&p->output, w->out_h, s.batch, oy);
             uint32_t pixels = step * w->out_w;
             for (uint32_t i = 0; i < pixels; i += g.m) {
+                NEUTRON_TRY(neutron_check_stop(machine));
                 g.out = row + (size_t)i * p->output.pixel;
                 g.m = 1;
                 if (at_once == 0) {

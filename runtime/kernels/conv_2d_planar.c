@@ -12,7 +12,7 @@
 #define RING_BYTES 32768u
 
 /* The vectorised way: every plane is an image of one channel. */
-static int run_rows(const NeutronMachine *machine, const NeutronConv2DPlanarParams *p) {
+static int32_t run_rows(const NeutronMachine *machine, const NeutronConv2DPlanarParams *p) {
     _Alignas(64) int8_t ring[RING_BYTES];
     NeutronConv2DParams plane = {.input = p->input,
                                  .output = p->output,
@@ -34,7 +34,7 @@ static int32_t check(const NeutronMachine *machine, const NeutronConv2DPlanarPar
     const NeutronWindow *w = &p->window;
     NeutronWindow plane = *w;
     plane.in_c = 1;
-    NEUTRON_TRY(neutron_check_window(machine, &plane, &p->input, &p->output));
+    NEUTRON_TRY(neutron_check_window(machine, &plane, &p->input, &p->output, w->in_c));
     NEUTRON_REQUIRE(w->batch == 1 && p->input.ref.rows == 0);
     uint64_t bytes = (uint64_t)(w->in_c - 1u) * p->plane + (uint64_t)(w->in_h - 1u) * p->input.row +
                      (uint64_t)(w->in_w - 1u) * p->input.pixel + 1u;
@@ -66,7 +66,8 @@ static void gather(const NeutronConv2DPlanarParams *p, const int8_t *input, uint
 
 static int32_t run(const NeutronMachine *machine, const NeutronConv2DPlanarParams *p) {
 #ifdef NEUTRON_VECTOR
-    if (run_rows(machine, p)) return NEUTRON_STATUS_OK;
+    const int32_t done = run_rows(machine, p);
+    if (done != NEUTRON_NOT_BY_ROWS) return done;
 #endif
     const NeutronWindow *w = &p->window;
     _Alignas(64) int8_t patch[PATCH_BYTES];
@@ -81,6 +82,7 @@ static int32_t run(const NeutronMachine *machine, const NeutronConv2DPlanarParam
     g.low = p->clamp_min;
     g.high = p->clamp_max;
     for (uint32_t oy = w->y0; oy < w->y1; ++oy) {
+        NEUTRON_TRY(neutron_check_stop(machine));
         int8_t *row = output + neutron_row_offset(&p->output, w->out_h, 0, oy);
         for (uint32_t ox = 0; ox < w->out_w; ox += g.m) {
             g.m = w->out_w - ox < at_once ? w->out_w - ox : at_once;

@@ -8,9 +8,11 @@
 #include "vector/conv_rows.h"
 #endif
 
+#define MOST_PIXELS 16384u /* in one product: a run that is stopped has not long to go */
+
 static int32_t check(const NeutronMachine *machine, const NeutronConv2DPointwiseParams *p) {
     const NeutronWindow *w = &p->window;
-    NEUTRON_TRY(neutron_check_window(machine, w, &p->input, &p->output));
+    NEUTRON_TRY(neutron_check_window(machine, w, &p->input, &p->output, w->in_c));
     NEUTRON_REQUIRE(w->kernel_h == 1 && w->kernel_w == 1 && w->pad_top == 0 && w->pad_left == 0);
     NEUTRON_REQUIRE((uint64_t)(w->out_h - 1u) * w->stride_h < w->in_h);
     NEUTRON_REQUIRE((uint64_t)(w->out_w - 1u) * w->stride_w < w->in_w);
@@ -25,7 +27,6 @@ static int32_t run(const NeutronMachine *machine, const NeutronConv2DPointwisePa
     int8_t *output = (int8_t *)neutron_write(machine, p->output.ref);
     NeutronGemm g = neutron_conv_product(machine, p->weights, p->channels, w->out_c, &p->output);
     g.a_pitch = (size_t)w->stride_w * p->input.pixel;
-    g.m = w->out_w;
     g.k = w->in_c;
     g.zero = p->output_zero;
     g.low = p->clamp_min;
@@ -39,13 +40,17 @@ static int32_t run(const NeutronMachine *machine, const NeutronConv2DPointwisePa
         NeutronConv2DParams same;
         _Static_assert(sizeof same == sizeof *p, "the two kernels have the same parameters");
         memcpy(&same, p, sizeof same);
-        if (neutron_conv_rows(machine, &same, 1, 0, NULL, 0)) return NEUTRON_STATUS_OK;
+        const int32_t done = neutron_conv_rows(machine, &same, 1, 0, NULL, 0);
+        if (done != NEUTRON_NOT_BY_ROWS) return done;
     }
 #endif
-    uint32_t step = joined ? w->y1 - w->y0 : 1u;
-    g.m *= step;
+    uint32_t most = joined ? MOST_PIXELS / w->out_w : 1u;
+    if (most == 0) most = 1u;
     for (uint32_t b = 0; b < w->batch; ++b) {
-        for (uint32_t oy = w->y0; oy < w->y1; oy += step) {
+        for (uint32_t oy = w->y0, step; oy < w->y1; oy += step) {
+            NEUTRON_TRY(neutron_check_stop(machine));
+            step = w->y1 - oy < most ? w->y1 - oy : most;
+            g.m = step * w->out_w;
             g.a = input + neutron_row_offset(&p->input, w->in_h, b, oy * w->stride_h);
             g.out = output + neutron_row_offset(&p->output, w->out_h, b, oy);
             neutron_gemm(&g);

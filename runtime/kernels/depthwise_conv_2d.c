@@ -14,7 +14,7 @@
 
 static int32_t check(const NeutronMachine *machine, const NeutronDepthwiseConv2DParams *p) {
     const NeutronWindow *w = &p->window;
-    NEUTRON_TRY(neutron_check_window(machine, w, &p->input, &p->output));
+    NEUTRON_TRY(neutron_check_window(machine, w, &p->input, &p->output, 1));
     NEUTRON_REQUIRE(w->out_c % w->in_c == 0);
     NEUTRON_REQUIRE(p->clamp_min <= p->clamp_max);
     NEUTRON_TRY(neutron_check_channels(machine, p->channels, w->out_c));
@@ -78,6 +78,7 @@ static int32_t run(const NeutronMachine *machine, const NeutronDepthwiseConv2DPa
     int32_t reach = (int32_t)((w->kernel_w - 1u) * w->dilation_w);
     for (uint32_t b = 0; b < w->batch; ++b) {
         for (uint32_t oy = w->y0; oy < w->y1; ++oy) {
+            NEUTRON_TRY(neutron_check_stop(machine));
             int32_t y = (int32_t)(oy * w->stride_h) - w->pad_top;
             int8_t *out_row = output + neutron_row_offset(&p->output, w->out_h, b, oy);
             for (uint32_t ox = 0; ox < w->out_w; ox += d.count) {

@@ -3,6 +3,7 @@
 
 static int32_t check(const NeutronMachine *machine, const NeutronDequantizeParams *p) {
     NEUTRON_TRY(neutron_check_bytes(machine, p->input, p->count, 1, NEUTRON_READ));
+    neutron_count(machine, p->count, NEUTRON_ELEMENT_WORK);
     return neutron_check_bytes(machine, p->output, (uint64_t)p->count * 4u, 4, NEUTRON_WRITE);
 }
 

@@ -12,8 +12,7 @@ static int32_t element(const NeutronExtremumParams *p, int32_t a, int32_t b) {
 NEUTRON_ROW_FUNCTION(NeutronExtremumParams, element)
 
 static int32_t run(const NeutronMachine *machine, const NeutronExtremumParams *p) {
-    neutron_walk(machine, &p->walk, p, element_row);
-    return NEUTRON_STATUS_OK;
+    return neutron_walk(machine, &p->walk, p, element_row);
 }
 
 NEUTRON_KERNEL(neutron_extremum, NeutronExtremumParams, check, run)

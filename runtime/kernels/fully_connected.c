@@ -15,6 +15,7 @@ static int32_t check(const NeutronMachine *machine, const NeutronFullyConnectedP
     NEUTRON_TRY(neutron_check_bytes(machine, p->output, (uint64_t)p->rows * p->out_features, 1, NEUTRON_WRITE));
     NEUTRON_TRY(neutron_check_bytes(machine, p->bias, (uint64_t)p->out_features * 4u, 4, NEUTRON_READ));
     NEUTRON_TRY(neutron_check_bytes(machine, p->scales, (uint64_t)p->out_features * 8u, 8, NEUTRON_READ));
+    neutron_count(machine, p->rows, neutron_times(p->out_features, (uint64_t)p->in_features + NEUTRON_ELEMENT_WORK));
     return neutron_check_weights(machine, p->weights, p->out_features, p->in_features);
 }
 
@@ -74,6 +75,7 @@ static int32_t run(const NeutronMachine *machine, const NeutronFullyConnectedPar
         g.weights = weights + j * channel_bytes;
         g.bias = bias + j;
         for (uint32_t row = 0; row < p->rows; row += g.m) {
+            NEUTRON_TRY(neutron_check_stop(machine));
             g.m = p->rows - row < rows ? p->rows - row : rows;
             g.a = input + (size_t)row * p->in_features;
             neutron_gemm(&g);

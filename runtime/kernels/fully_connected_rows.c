@@ -15,6 +15,7 @@ static int32_t check(const NeutronMachine *machine, const NeutronFullyConnectedR
     NEUTRON_TRY(neutron_check_bytes(machine, p->sums, (uint64_t)p->out_features * 4u, 4, NEUTRON_WRITE));
     NEUTRON_TRY(neutron_check_bytes(machine, p->bias, (uint64_t)p->out_features * 4u, 4, NEUTRON_READ));
     NEUTRON_TRY(neutron_check_bytes(machine, p->scales, (uint64_t)p->out_features * 8u, 8, NEUTRON_READ));
+    neutron_count(machine, p->out_features, neutron_times(p->y1 - p->y0, p->row) + NEUTRON_ELEMENT_WORK);
     return neutron_check_weights(machine, p->weights, p->out_features, (uint64_t)p->height * p->row);
 }
 
@@ -33,6 +34,7 @@ static int32_t run(const NeutronMachine *machine, const NeutronFullyConnectedRow
         NeutronGemm g = {.a_pitch = p->row, .m = 1, .k = p->row, .raw = found, .bias = sums + j};
         g.n = p->out_features - j < SUMS ? p->out_features - j : SUMS;
         for (uint32_t y = p->y0; y < p->y1; ++y) {
+            NEUTRON_TRY(neutron_check_stop(machine));
             g.a = input + (size_t)(y % rows) * p->row;
             g.weights = weights + ((size_t)y * p->out_features + j) * p->row;
             neutron_gemm(&g);

@@ -12,6 +12,7 @@ static int32_t check(const NeutronMachine *machine, const NeutronGatherParams *p
     for (uint32_t d = 0; d < NEUTRON_MAX_RANK; ++d) entries += p->dims[d];
     NEUTRON_TRY(neutron_check_table(machine, p->tables, entries));
     NEUTRON_TRY(neutron_check_bytes(machine, p->input, p->input_bytes, 1, NEUTRON_READ));
+    neutron_count(machine, runs, (uint64_t)p->run + 2u * NEUTRON_ELEMENT_WORK);
     return neutron_check_bytes(machine, p->output, runs * p->run, 1, NEUTRON_WRITE);
 }
 

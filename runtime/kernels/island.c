@@ -76,6 +76,7 @@ static int32_t check(const NeutronMachine *machine, const NeutronIslandParams *p
     uint32_t bytes = p->result == NEUTRON_RESULT_FLOAT ? sizeof(float) : 1u;
     NEUTRON_REQUIRE(p->output.rows == 0);
     NEUTRON_TRY(neutron_check_strided(machine, p->output, kept, p->output_strides, bytes, NEUTRON_WRITE));
+    neutron_count(machine, elements, (uint64_t)p->count * NEUTRON_ELEMENT_WORK);
     return check_code(p);
 }
 
@@ -216,6 +217,7 @@ static int32_t run(const NeutronMachine *machine, const NeutronIslandParams *p) 
     uint32_t index[NEUTRON_MAX_RANK] = {0};
     float so_far = first_of(p->reduction);
     do {
+        NEUTRON_TRY(neutron_check_stop(machine));
         uint8_t *row = out + neutron_offset(index, p->output_strides, INNER);
         if (p->reduction != NEUTRON_REDUCE_NONE && at_edge(p, index, false)) so_far = first_of(p->reduction);
         for (uint32_t x = 0; x < p->dims[INNER]; x += LANES) {

@@ -9,6 +9,7 @@ static int32_t check(const NeutronMachine *machine, const NeutronLookupParams *p
     NEUTRON_REQUIRE((p->index_bytes == 4 || p->index_bytes == 8) && rows <= UINT32_MAX && results <= UINT32_MAX);
     NEUTRON_TRY(neutron_check_bytes(machine, p->input, rows * p->run, 1, NEUTRON_READ));
     NEUTRON_TRY(neutron_check_bytes(machine, p->indices, (uint64_t)p->count * p->index_bytes, 1, NEUTRON_READ));
+    neutron_count(machine, results, (uint64_t)p->run + NEUTRON_ELEMENT_WORK);
     return neutron_check_bytes(machine, p->output, results * p->run, 1, NEUTRON_WRITE);
 }
 

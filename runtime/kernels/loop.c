@@ -97,8 +97,13 @@ int32_t neutron_loop(const NeutronMachine *machine, const void *parameters) {
         NEUTRON_REQUIRE(NeutronLoopParams_in_range(p));
         NEUTRON_REQUIRE(p->count == (size - neutron_record_bytes[NEUTRON_KERNEL_LOOP]) / sizeof(NeutronMove));
         NEUTRON_TRY(check_body(machine, p, moves));
+        const uint64_t before = *machine->work;
         const uint32_t checked[3] = {0, p->times > 1u ? 1u : 0u, p->times - 1u};
-        for (uint32_t i = 0; i < 3; ++i) NEUTRON_TRY(go_through(machine, p, moves, checked[i]));
+        for (uint32_t i = 0; i < 3; ++i) {
+            *machine->work = before; /* each time takes as long as the last */
+            NEUTRON_TRY(go_through(machine, p, moves, checked[i]));
+        }
+        *machine->work = neutron_plus(before, neutron_times(*machine->work - before, p->times));
         return NEUTRON_STATUS_OK;
     }
     for (uint32_t time = 0; time < p->times; ++time) NEUTRON_TRY(go_through(machine, p, moves, time));

@@ -14,8 +14,7 @@ static int32_t element(const NeutronMulParams *p, int32_t a, int32_t b) {
 NEUTRON_ROW_FUNCTION(NeutronMulParams, element)
 
 static int32_t run(const NeutronMachine *machine, const NeutronMulParams *p) {
-    neutron_walk(machine, &p->walk, p, element_row);
-    return NEUTRON_STATUS_OK;
+    return neutron_walk(machine, &p->walk, p, element_row);
 }
 
 NEUTRON_KERNEL(neutron_mul, NeutronMulParams, check, run)

@@ -5,6 +5,7 @@
 static int32_t check(const NeutronMachine *machine, const NeutronPrefetchParams *p) {
     NEUTRON_REQUIRE(p->source.region == NEUTRON_REGION_WEIGHTS && p->destination.region == NEUTRON_REGION_PREFETCH);
     NEUTRON_REQUIRE(p->channel < machine->header->channels);
+    neutron_count(machine, p->size, NEUTRON_ELEMENT_WORK);
     NEUTRON_TRY(neutron_check_bytes(machine, p->source, p->size, NEUTRON_ALIGNMENT, NEUTRON_READ));
     return neutron_check_bytes(machine, p->destination, p->size, NEUTRON_ALIGNMENT, NEUTRON_WRITE);
 }

@@ -15,8 +15,7 @@ static int32_t element(const NeutronPreluParams *p, int32_t a, int32_t b) {
 NEUTRON_ROW_FUNCTION(NeutronPreluParams, element)
 
 static int32_t run(const NeutronMachine *machine, const NeutronPreluParams *p) {
-    neutron_walk(machine, &p->walk, p, element_row);
-    return NEUTRON_STATUS_OK;
+    return neutron_walk(machine, &p->walk, p, element_row);
 }
 
 NEUTRON_KERNEL(neutron_prelu, NeutronPreluParams, check, run)

@@ -5,6 +5,7 @@
 static int32_t check(const NeutronMachine *machine, const NeutronQuantizeParams *p) {
     NEUTRON_REQUIRE(p->scale > 0.0f);
     NEUTRON_TRY(neutron_check_bytes(machine, p->input, (uint64_t)p->count * 4u, 4, NEUTRON_READ));
+    neutron_count(machine, p->count, NEUTRON_ELEMENT_WORK);
     return neutron_check_bytes(machine, p->output, p->count, 1, NEUTRON_WRITE);
 }
 

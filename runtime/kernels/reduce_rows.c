@@ -12,6 +12,7 @@ static int32_t check(const NeutronMachine *machine, const NeutronReduceRowsParam
     NEUTRON_REQUIRE(p->clamp_min <= p->clamp_max && p->channels <= p->pixel);
     uint64_t used = (uint64_t)(p->width - 1u) * p->pixel + p->channels;
     NEUTRON_TRY(neutron_check_rows(machine, p->input, p->height, p->row, used, p->y0, p->y1));
+    neutron_count(machine, p->channels, neutron_times(p->y1 - p->y0, p->width) + NEUTRON_ELEMENT_WORK);
     if (is_sum(p)) {
         NEUTRON_TRY(neutron_check_bytes(machine, p->sums, (uint64_t)p->channels * 4u, 4, NEUTRON_WRITE));
     }

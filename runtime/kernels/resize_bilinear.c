@@ -17,6 +17,8 @@ static int32_t check(const NeutronMachine *machine, const NeutronResizeBilinearP
     uint64_t entries = 3u * ((uint64_t)p->out_h + p->out_w);
     NEUTRON_TRY(neutron_check_table(machine, p->tables, entries));
     NEUTRON_TRY(neutron_check_bytes(machine, p->input, in_pixels * p->channels, 1, NEUTRON_READ));
+    neutron_count(machine, (uint64_t)p->batch * (p->y1 - p->y0),
+                  neutron_times(p->channels, (uint64_t)p->out_w * NEUTRON_ELEMENT_WORK));
     return neutron_check_bytes(machine, p->output, out_pixels * p->channels, 1, NEUTRON_WRITE);
 }
 
@@ -41,6 +43,7 @@ static int32_t run(const NeutronMachine *machine, const NeutronResizeBilinearPar
     size_t row_bytes = (size_t)p->in_w * p->channels, out_bytes = (size_t)p->out_w * p->channels;
     for (uint32_t b = 0; b < p->batch; ++b, in += in_rows * row_bytes, base += out_rows * out_bytes) {
         for (uint32_t y = p->y0; y < p->y1; ++y) {
+            NEUTRON_TRY(neutron_check_stop(machine));
             int8_t *out = base + y % out_rows * out_bytes;
             Place row, column;
             if (!read_place(rows, y, p->in_h, &row)) return NEUTRON_STATUS_DATA;

@@ -5,6 +5,7 @@
 static int32_t check(const NeutronMachine *machine, const NeutronSoftmaxParams *p) {
     uint64_t bytes = (uint64_t)p->rows * p->depth;
     NEUTRON_TRY(neutron_check_bytes(machine, p->input, bytes, 1, NEUTRON_READ));
+    neutron_count(machine, bytes, 2u * NEUTRON_ELEMENT_WORK);
     return neutron_check_bytes(machine, p->output, bytes, 1, NEUTRON_WRITE);
 }
 
@@ -19,6 +20,7 @@ static int32_t run(const NeutronMachine *machine, const NeutronSoftmaxParams *p)
         table = exponentials;
     }
     for (uint32_t r = 0; r < p->rows; ++r, in += p->depth, out += p->depth) {
+        NEUTRON_TRY(neutron_check_stop(machine));
         neutron_softmax_row(&softmax, table, in, out);
     }
     return NEUTRON_STATUS_OK;

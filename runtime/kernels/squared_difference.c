@@ -16,8 +16,7 @@ static int32_t element(const NeutronSquaredDifferenceParams *p, int32_t a, int32
 NEUTRON_ROW_FUNCTION(NeutronSquaredDifferenceParams, element)
 
 static int32_t run(const NeutronMachine *machine, const NeutronSquaredDifferenceParams *p) {
-    neutron_walk(machine, &p->walk, p, element_row);
-    return NEUTRON_STATUS_OK;
+    return neutron_walk(machine, &p->walk, p, element_row);
 }
 
 NEUTRON_KERNEL(neutron_squared_difference, NeutronSquaredDifferenceParams, check, run)

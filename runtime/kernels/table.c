@@ -11,6 +11,7 @@ static int32_t check(const NeutronMachine *machine, const NeutronTableParams *p)
     uint64_t more = p->rows - 1u;
     NEUTRON_TRY(neutron_check_bytes(machine, p->table, 256, 1, NEUTRON_READ));
     NEUTRON_TRY(neutron_check_bytes(machine, p->input, more * p->input_pitch + p->length, 1, NEUTRON_READ));
+    neutron_count(machine, p->rows, p->length);
     return neutron_check_bytes(machine, p->output, more * p->output_pitch + p->length, 1, NEUTRON_WRITE);
 }
 

@@ -8,6 +8,7 @@
 
 static int32_t check(const NeutronMachine *machine, const NeutronWeaveParams *p) {
     NEUTRON_REQUIRE(p->data.rows == 0);
+    neutron_count(machine, (uint64_t)p->planes * p->rows, (uint64_t)p->length + NEUTRON_ELEMENT_WORK);
     return neutron_check_bytes(machine, p->data, (uint64_t)p->planes * p->rows * p->length, 1, NEUTRON_WRITE);
 }
 

@@ -2,6 +2,20 @@
  * that no product can overflow: see NEUTRON_MAX_DIM. */
 #include "kernel.h"
 
+uint64_t neutron_plus(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
+
+/* In halves: a division of 64 bits is a library function on a microcontroller. */
+uint64_t neutron_times(uint64_t a, uint64_t b) {
+    const uint64_t a_high = a >> 32, a_low = (uint32_t)a, b_high = b >> 32, b_low = (uint32_t)b;
+    if (a_high != 0 && b_high != 0) return UINT64_MAX;
+    const uint64_t high = a_high * b_low + a_low * b_high;
+    return high > UINT32_MAX ? UINT64_MAX : neutron_plus(high << 32, a_low * b_low);
+}
+
+void neutron_count(const NeutronMachine *machine, uint64_t times, uint64_t each) {
+    *machine->work = neutron_plus(*machine->work, neutron_times(times, each));
+}
+
 /* The size of a region, and what its base is aligned to. */
 static int32_t find_region(const NeutronMachine *machine, NeutronRef ref, NeutronAccess access, uint64_t *bytes,
                            uint32_t *alignment) {
@@ -76,6 +90,7 @@ int32_t neutron_check_strided(const NeutronMachine *machine, NeutronRef ref, con
     }
     /* Elements are copied as bytes, so a base may lie anywhere; offsets that are no multiples are damage. */
     NEUTRON_TRY(neutron_check_bytes(machine, ref, above + element_bytes, 1, access));
+    if (access == NEUTRON_WRITE) neutron_count(machine, elements, NEUTRON_ELEMENT_WORK);
     if (ref.offset % element_bytes != 0) return NEUTRON_STATUS_ALIGNMENT;
     for (uint32_t d = 0; d < NEUTRON_MAX_RANK && element_bytes > 1; ++d) {
         if (strides[d] % (int32_t)element_bytes != 0) return NEUTRON_STATUS_ALIGNMENT;
@@ -95,7 +110,7 @@ static int32_t check_view(const NeutronMachine *machine, const NeutronView *view
 }
 
 int32_t neutron_check_window(const NeutronMachine *machine, const NeutronWindow *w, const NeutronView *input,
-                             const NeutronView *output) {
+                             const NeutronView *output, uint32_t depth) {
     NEUTRON_REQUIRE(w->y0 < w->y1 && w->y1 <= w->out_h);
     NEUTRON_TRY(check_view(machine, input, w->batch, w->in_h, w->in_w, w->in_c, NEUTRON_READ));
     NEUTRON_TRY(check_view(machine, output, w->batch, w->out_h, w->out_w, w->out_c, NEUTRON_WRITE));
@@ -107,6 +122,10 @@ int32_t neutron_check_window(const NeutronMachine *machine, const NeutronWindow 
     if (end > (int32_t)w->in_h) end = (int32_t)w->in_h;
     if (end - first > (int32_t)neutron_rows(input, w->in_h)) return NEUTRON_STATUS_BOUNDS;
     if (w->y1 - w->y0 > neutron_rows(output, w->out_h)) return NEUTRON_STATUS_BOUNDS;
+    const uint64_t row = neutron_times((uint64_t)w->out_w * w->out_c, NEUTRON_ELEMENT_WORK);
+    const uint64_t taps =
+        neutron_times((uint64_t)w->out_w * w->out_c, neutron_times((uint64_t)w->kernel_h * w->kernel_w, depth));
+    neutron_count(machine, (uint64_t)w->batch * (w->y1 - w->y0), neutron_plus(row, taps));
     return NEUTRON_STATUS_OK;
 }
 
@@ -138,5 +157,6 @@ int32_t neutron_check_reduction(const NeutronMachine *machine, NeutronRef input,
     /* Every input element is read once, so there are no more steps than bytes in the region. */
     NEUTRON_REQUIRE(outputs * each <= above + 1u);
     NEUTRON_TRY(neutron_check_bytes(machine, input, above + 1u, 1, NEUTRON_READ));
+    neutron_count(machine, neutron_times(outputs, each), NEUTRON_ELEMENT_WORK);
     return neutron_check_bytes(machine, output, outputs, 1, NEUTRON_WRITE);
 }

@@ -112,7 +112,7 @@ static uint32_t record_count(const uint8_t *call) {
     return 1u;
 }
 
-static NeutronStatus check_calls(NeutronModel *model, NeutronMachine *machine) {
+static NeutronStatus check_calls(NeutronModel *model, NeutronMachine *machine, uint64_t most_work) {
     const NeutronHeader *h = machine->header;
     const uint8_t *at = (const uint8_t *)h + h->calls_offset;
     uint32_t left = h->microcode_bytes - h->calls_offset;
@@ -133,6 +133,7 @@ static NeutronStatus check_calls(NeutronModel *model, NeutronMachine *machine) {
             machine->call = i;
             NeutronStatus status = (NeutronStatus)neutronKernels[kind](machine, at + 4);
             if (status != NEUTRON_STATUS_OK) return status;
+            if (model->work > most_work) return NEUTRON_STATUS_WORK;
             stages = record_count(at) - 1u;
         }
         at += size;
@@ -175,9 +176,12 @@ NeutronStatus neutron_prepare(NeutronModel *model, const NeutronImage *image) {
     }
     status = check_kernels(model, h);
     if (status != NEUTRON_STATUS_OK) return status;
-    NeutronMachine machine = {
-        .phase = NEUTRON_PHASE_CHECK, .header = h, .descriptors = descriptors, .weights = weights};
-    status = check_calls(model, &machine);
+    NeutronMachine machine = {.phase = NEUTRON_PHASE_CHECK,
+                              .header = h,
+                              .descriptors = descriptors,
+                              .weights = weights,
+                              .work = &model->work};
+    status = check_calls(model, &machine, image->most_work != 0 ? image->most_work : NEUTRON_MOST_WORK);
     if (status != NEUTRON_STATUS_OK) return status;
 
     model->input_count = h->inputs;
@@ -298,7 +302,8 @@ NeutronStatus neutron_run(const NeutronModel *model, const NeutronRun *run) {
                               .inputs = run->inputs,
                               .outputs = run->outputs,
                               .hooks = run->hooks,
-                              .threads = run->threads};
+                              .threads = run->threads,
+                              .stop = run->stop};
     copy_in(model, run);
     status = (NeutronStatus)walk_with_threads(&machine);
     if (status != NEUTRON_STATUS_OK) return status;

@@ -14,8 +14,8 @@ typedef struct {
 } NeutronRow;
 
 /* Call `row` for every innermost row of the walk. Inlined, so that the row function is too. */
-static inline void neutron_walk(const NeutronMachine *machine, const NeutronBroadcast *walk, const void *parameters,
-                                void (*row)(const void *parameters, const NeutronRow *row)) {
+static inline int32_t neutron_walk(const NeutronMachine *machine, const NeutronBroadcast *walk, const void *parameters,
+                                   void (*row)(const void *parameters, const NeutronRow *row)) {
     const uint32_t inner = NEUTRON_MAX_RANK - 1u;
     const int8_t *a = (const int8_t *)neutron_read(machine, walk->a);
     const int8_t *b = (const int8_t *)neutron_read(machine, walk->b);
@@ -26,11 +26,13 @@ static inline void neutron_walk(const NeutronMachine *machine, const NeutronBroa
                     .out_stride = walk->output_strides[inner],
                     .count = walk->dims[inner]};
     do {
+        NEUTRON_TRY(neutron_check_stop(machine));
         r.a = a + neutron_offset(index, walk->a_strides, inner);
         r.b = b + neutron_offset(index, walk->b_strides, inner);
         r.out = out + neutron_offset(index, walk->output_strides, inner);
         row(parameters, &r);
     } while (neutron_next(index, walk->dims, inner));
+    return NEUTRON_STATUS_OK;
 }
 
 /* The row function of a kernel, from the function of one element. It works on a copy of the parameters: a byte written

@@ -28,8 +28,10 @@ typedef struct NeutronMachine {
     const NeutronBuffer *outputs;
     const NeutronHooks *hooks;
     const NeutronThreads *threads;
-    struct NeutronMember *member; /* in a walk together (parallel.h): the thread's own state */
-    uint32_t call;                /* the number of the call that runs */
+    struct NeutronMember *member;  /* in a walk together (parallel.h): the thread's own state */
+    uint32_t call;                 /* the number of the call that runs */
+    const volatile uint32_t *stop; /* see NeutronRun */
+    uint64_t *work;                /* in the check phase: what the calls so far will take */
 } NeutronMachine;
 
 #define NEUTRON_TRY(expression)                                 \
@@ -50,8 +52,29 @@ typedef struct NeutronMachine {
         const Type *p = (const Type *)parameters;                             \
         if (machine->phase == NEUTRON_PHASE_RUN) return run(machine, p);      \
         if (!Type##_in_range(p)) return NEUTRON_STATUS_PARAMETERS;            \
+        neutron_count(machine, 1, NEUTRON_CALL_WORK);                         \
         return check(machine, p);                                             \
     }
+
+/* Count, in the check phase, `times` times what takes as long as `each` multiplications of a convolution. Every kernel
+ * counts all that its run does. */
+void neutron_count(const NeutronMachine *machine, uint64_t times, uint64_t each);
+#define NEUTRON_ELEMENT_WORK 8u /* an element, or a byte, of what is no product */
+#define NEUTRON_CALL_WORK 100u  /* a call, whatever it does */
+
+/* Numbers that stay the largest one where a product or sum would be larger. */
+uint64_t neutron_times(uint64_t a, uint64_t b);
+uint64_t neutron_plus(uint64_t a, uint64_t b);
+
+/* Whether the caller wants the run to end. */
+static inline int32_t neutron_check_stop(const NeutronMachine *machine) {
+#ifdef __GNUC__ /* several threads read it while another writes */
+    return machine->stop != NULL && __atomic_load_n(machine->stop, __ATOMIC_RELAXED) ? NEUTRON_STATUS_STOPPED
+                                                                                     : NEUTRON_STATUS_OK;
+#else
+    return machine->stop != NULL && *machine->stop ? NEUTRON_STATUS_STOPPED : NEUTRON_STATUS_OK;
+#endif
+}
 
 /* Bytes of an element of a NeutronDtype. */
 static inline uint32_t neutron_element_bytes(uint32_t dtype) {
@@ -109,9 +132,9 @@ int32_t neutron_check_strided(const NeutronMachine *machine, NeutronRef ref, con
 uint64_t neutron_elements(const uint32_t dims[NEUTRON_MAX_RANK]);
 
 /* A window kernel's geometry is sane, both feature maps lie in their regions, and with rolling buffers every
- * row the range y0..y1 reads is held at the same time. */
+ * row the range y0..y1 reads is held at the same time. `depth` is how many values an output takes from each tap. */
 int32_t neutron_check_window(const NeutronMachine *machine, const NeutronWindow *window, const NeutronView *input,
-                             const NeutronView *output);
+                             const NeutronView *output, uint32_t depth);
 
 /* A reduction's input, walked over kept x reduced dims, lies in its region; its dense output does too. */
 int32_t neutron_check_reduction(const NeutronMachine *machine, NeutronRef input, NeutronRef output,

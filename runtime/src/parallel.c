@@ -5,6 +5,9 @@
  * all that threads tell each other is which parts they have done. What a thread has not even begun when the others
  * wait for it, another takes: a thread that sleeps, or never comes, costs its work and no more.
  *
+ * Others wait only for parts that somebody has taken, and a thread never leaves with a part that it has taken and not
+ * done: it keeps a list of them (`held`), and whatever makes it leave, the list is worked off. So nobody waits for ever.
+ *
  * Calls that are not worth being split, one behind the other, are one piece of work for whoever takes the first.
  */
 #include "parallel.h"
@@ -48,6 +51,7 @@ struct NeutronMember {
     uint32_t before; /* parts of the last piece of work */
     bool alone;      /* the others seem to be away: no use waiting */
     enum { SHARED, MINE, THEIRS } last;
+    uint64_t held;           /* the parts of the present piece of work that it has taken and not done, a bit each */
     unsigned long long work; /* the number of the last piece of work, from 1 */
 };
 
@@ -69,7 +73,10 @@ static bool take(const NeutronMachine *machine, struct NeutronMember *m, uint32_
     for (uint32_t i = 0; i < m->before; ++i) {
         for (uint32_t times = 0; !is_reached(&parts[i].done, m->work - 1u); ++times) rest(machine, times);
     }
-    return atomic_compare_exchange_strong_explicit(taken, &found, m->work, memory_order_relaxed, memory_order_relaxed);
+    const bool mine =
+        atomic_compare_exchange_strong_explicit(taken, &found, m->work, memory_order_relaxed, memory_order_relaxed);
+    if (mine) m->held |= UINT64_C(1) << part;
+    return mine;
 }
 
 /* Take a part of another's if nobody has for a while. */
@@ -83,13 +90,26 @@ static bool take_over(const NeutronMachine *machine, struct NeutronMember *m, ui
     return m->alone;
 }
 
-static void finish(struct NeutronMember *m, uint32_t part, int32_t status) {
+/* The status of the first that fails is the run's. */
+static void note(Team *team, int32_t status) {
     int none = NEUTRON_STATUS_OK;
     if (status != NEUTRON_STATUS_OK) {
-        atomic_compare_exchange_strong_explicit(&m->team->status, &none, status, memory_order_relaxed,
+        atomic_compare_exchange_strong_explicit(&team->status, &none, status, memory_order_relaxed,
                                                 memory_order_relaxed);
     }
+}
+
+/* A part that was taken is done, or has failed. */
+static void finish(struct NeutronMember *m, uint32_t part, int32_t status) {
+    note(m->team, status);
+    m->held &= ~(UINT64_C(1) << part);
     atomic_store_explicit(&m->team->parts[part].done, m->work, memory_order_release);
+}
+
+static void finish_all(struct NeutronMember *m, int32_t status) {
+    for (uint32_t part = 0; m->held != 0; ++part) {
+        if (m->held >> part & 1u) finish(m, part, status);
+    }
 }
 
 /* The next piece of work. */
@@ -118,7 +138,7 @@ static int32_t call_together(const NeutronMachine *machine, struct NeutronMember
     const NeutronSplit split = neutron_split(kind, parameters, count < MAX_PARTS ? count : MAX_PARTS);
     if (split.parts < 2) return call_whole(machine, m, kind, parameters);
     if (m->last != SHARED) {
-        if (m->last == MINE) finish(m, 0, NEUTRON_STATUS_OK);
+        finish_all(m, NEUTRON_STATUS_OK);
         m->last = SHARED;
         go_on(m, 1);
     }
@@ -128,7 +148,7 @@ static int32_t call_together(const NeutronMachine *machine, struct NeutronMember
     }
     if (taken == split.parts) {
         const int32_t status = neutronKernels[kind](machine, parameters);
-        for (uint32_t i = 0; i < split.parts; ++i) finish(m, i, status);
+        finish_all(m, status);
         go_on(m, split.parts);
         return status;
     }
@@ -150,7 +170,8 @@ static void walk_as_member(void *argument, uint32_t part) {
     NeutronMachine machine = *team->machine;
     machine.member = &member;
     const int32_t status = team->walk(&machine);
-    if (member.last == MINE || status != NEUTRON_STATUS_OK) finish(&member, part, status);
+    note(team, status); /* it may hold nothing, and have left all the same: a run that was stopped */
+    finish_all(&member, status);
 }
 
 int32_t neutron_walk_together(const NeutronMachine *machine, NeutronWalk *walk) {
@@ -185,6 +206,7 @@ static void run_part(void *argument, uint32_t part) {
 
 int32_t neutron_call(const NeutronMachine *machine, uint32_t kind, const void *parameters) {
     const NeutronThreads *threads = machine->threads;
+    NEUTRON_TRY(neutron_check_stop(machine));
     if (threads == NULL || threads->count < 2) return neutronKernels[kind](machine, parameters);
     if (machine->member != NULL) return call_together(machine, machine->member, kind, parameters);
     /* Hooks are the calling thread's, and want to know when a call begins and ends. */

@@ -13,10 +13,11 @@ typedef int32_t NeutronWalk(NeutronMachine *machine);
  * the call before are done: the result is the same. */
 int32_t neutron_walk_together(const NeutronMachine *machine, NeutronWalk *walk);
 
-/* Run a call: all of it, or, in a walk together, what this thread finds to do. */
+/* Run a call, unless the caller wants the run to end: all of it, or, in a walk together, what this thread finds to do. */
 int32_t neutron_call(const NeutronMachine *machine, uint32_t kind, const void *parameters);
 #else
 static inline int32_t neutron_call(const NeutronMachine *machine, uint32_t kind, const void *parameters) {
+    NEUTRON_TRY(neutron_check_stop(machine));
     return neutronKernels[kind](machine, parameters);
 }
 #endif

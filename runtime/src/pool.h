@@ -6,6 +6,7 @@
 #include "kernel.h"
 
 #define NEUTRON_POOL_CHUNK 32u
+#define NEUTRON_TAP_WORK 2u /* a tap takes as long as so many multiplications */
 
 /* The taps of one window that lie inside the input: rows y0 .. y1 - 1, columns x0 .. x1 - 1. */
 typedef struct {
@@ -33,6 +34,7 @@ static inline int32_t neutron_run_pool(const NeutronMachine *machine, const void
     int8_t *output = (int8_t *)neutron_write(machine, p->output.ref);
     for (uint32_t b = 0; b < w->batch; ++b) {
         for (uint32_t oy = w->y0; oy < w->y1; ++oy) {
+            NEUTRON_TRY(neutron_check_stop(machine));
             int8_t *row = output + neutron_row_offset(&p->output, w->out_h, b, oy);
             for (uint32_t ox = 0; ox < w->out_w; ++ox) {
                 pixel(p, input, b, oy, ox, row + (size_t)ox * p->output.pixel);
@@ -45,7 +47,7 @@ static inline int32_t neutron_run_pool(const NeutronMachine *machine, const void
 static inline int32_t neutron_check_pool(const NeutronMachine *machine, const NeutronWindow *w,
                                          const NeutronView *input, const NeutronView *output, int32_t low,
                                          int32_t high) {
-    NEUTRON_TRY(neutron_check_window(machine, w, input, output));
+    NEUTRON_TRY(neutron_check_window(machine, w, input, output, NEUTRON_TAP_WORK));
     NEUTRON_REQUIRE(w->in_c == w->out_c && w->dilation_h == 1 && w->dilation_w == 1);
     NEUTRON_REQUIRE(low <= high);
     /* Every window covers part of the input: the last one starts inside, the first one ends inside. */

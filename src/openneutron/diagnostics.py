@@ -304,6 +304,13 @@ CODES: dict[str, CodeInfo] = {
         "Programs, the delegate's C++ and ExecuTorch's Python modules change from release to release; "
         "OpenNeutron is made for one of them. `openneutron doctor` lists what was seen with others.",
     ),
+    "ON521": CodeInfo(
+        "more work than allowed",
+        "A few hundred bytes of microcode can ask for years of work. The runtime counts it before anything "
+        "runs, in multiplications, and refuses more than the limit: a thousand times the work of a large "
+        "network, or what `--most-work` (`most_work`) says. The file is hostile or damaged, or the limit is "
+        "too low.",
+    ),
     "ON601": CodeInfo(
         "file cannot be written", "The output folder does not exist, is full or is not writable."
     ),

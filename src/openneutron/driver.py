@@ -26,7 +26,12 @@ class Buffer(ctypes.Structure):
 class Image(ctypes.Structure):
     """What is prepared: a microcode and its weights."""
 
-    _fields_ = (("microcode", Buffer), ("weights", Buffer), ("check_weights", ctypes.c_int))
+    _fields_ = (
+        ("microcode", Buffer),
+        ("weights", Buffer),
+        ("check_weights", ctypes.c_int),
+        ("most_work", ctypes.c_uint64),
+    )
 
 
 class Descriptor(ctypes.Structure):
@@ -49,6 +54,7 @@ class Model(ctypes.Structure):
         ("output_count", ctypes.c_uint32),
         ("inputs", ctypes.POINTER(Descriptor)),
         ("outputs", ctypes.POINTER(Descriptor)),
+        ("work", ctypes.c_uint64),
         ("scratch_bytes", ctypes.c_uint32),
         ("prefetch_bytes", ctypes.c_uint32),
         ("weights_bytes", ctypes.c_uint32),
@@ -94,15 +100,24 @@ def buffer_of(array: np.ndarray) -> Buffer:
 
 def prepare_problem(microcode: bytes, weights: bytes, library: Path = LIBRARY) -> str:
     """What the driver finds wrong with a microcode, or an empty string; nothing is run."""
-    arrays, model = (copied(microcode), copied(weights)), Model()
-    return prepare(load(library), model, arrays)
+    arrays, model, loaded = (copied(microcode), copied(weights)), Model(), load(library)
+    status = prepare(loaded, model, arrays)
+    return message(loaded, model, status) if status else ""
 
 
-def prepare(library: ctypes.CDLL, model: Model, arrays: tuple[np.ndarray, np.ndarray]) -> str:
-    """Prepare a microcode and its weights for running; what is wrong with them, or an empty string."""
-    image = Image(*map(buffer_of, arrays), 1)
-    status = library.neutron_prepare(ctypes.byref(model), ctypes.byref(image))
-    return message(library, model, status) if status else ""
+def prepare(
+    library: ctypes.CDLL, model: Model, arrays: tuple[np.ndarray, np.ndarray], most_work: int = 0
+) -> int:
+    """Prepare a microcode and its weights for running; the driver's status, 0 if all is well.
+
+    `most_work` is what one run may take (see neutron.h); 0 stands for the runtime's own limit.
+    """
+    image = Image(*map(buffer_of, arrays), 1, most_work)
+    return int(library.neutron_prepare(ctypes.byref(model), ctypes.byref(image)))
+
+
+WORK = 26
+"""The status of neutron.h that says: more work than the caller allows."""
 
 
 def message(library: ctypes.CDLL, model: Model, status: int) -> str:

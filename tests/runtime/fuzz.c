@@ -3,25 +3,43 @@
  *     fuzz CORPUS SECONDS SEED          mutate for so long
  *     fuzz CORPUS SECONDS SEED KEEP     the same; after a fault the file KEEP has the program that made it
  *     fuzz CORPUS 0 SEED                run the programs as they are, each in every arrangement of memory
+ *     fuzz CORPUS 0 SEED APART          the same with no buffers that overlap, as the thread sanitizer wants it
  *
  * Built with the address and undefined-behaviour sanitizers, which abort on the first fault. CORPUS holds
  * programs: {u32 microcode bytes, u32 weights bytes, microcode, weights}*. Each round takes one, changes a few
  * words (mostly to values near an edge, or addresses to those of other operands) and mostly repairs the checksum, so
  * that the checks behind it are reached. What prepare accepts is run: with every buffer a heap block of exactly the
  * size the model asks for, or with all buffers, the weights too, anywhere in one block, so that they overlap; and now
- * and then at addresses that are aligned less than the runtime asks for.
+ * and then at addresses that are aligned less than the runtime asks for. Built with FUZZ_POOL, most runs are shared by 2
+ * to 8 real threads, and some are stopped on their way. A program may ask for MOST_WORK; one that takes longer than
+ * MOST_SECONDS all the same hangs, and that is a fault, too: the program is written to KEEP, or to fuzz-hang.bin.
  * Prints one line: rounds, how many were accepted, how many of those ran to the end.
+ *
+ * LLVMFuzzerTestOneInput is the same for libFuzzer (tests/runtime/learn.py), which learns from coverage what to change.
  */
+#include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "neutron.h"
 
+#ifdef FUZZ_POOL
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+#include "neutron_pool.h"
+#endif
+
 #define MAX_PROGRAMS 4096
 #define MAX_BUFFER (1u << 20)
+#define MOST_WORK (1u << 24)
+#define MOST_SECONDS 30u /* twice, for what takes milliseconds: the machine may be busy */
 
 typedef struct {
     uint32_t microcode_bytes, weights_bytes;
@@ -62,6 +80,15 @@ static uint32_t odd_value(uint32_t old) {
     }
 }
 
+/* Make the checksum right. */
+static void repair(uint8_t *microcode, uint32_t bytes) {
+    memset(microcode + NEUTRON_CRC_OFFSET, 0, 4);
+    NeutronHeader header;
+    memcpy(&header, microcode, sizeof header);
+    uint32_t crc = crc32_of(microcode, header.microcode_bytes <= bytes ? header.microcode_bytes : bytes);
+    memcpy(microcode + NEUTRON_CRC_OFFSET, &crc, 4);
+}
+
 static void mutate(uint8_t *microcode, uint32_t bytes) {
     if (below(200) == 0) { /* nothing but noise behind the header */
         for (uint32_t i = sizeof(NeutronHeader); i < bytes; ++i) microcode[i] = (uint8_t)random32();
@@ -78,13 +105,7 @@ static void mutate(uint8_t *microcode, uint32_t bytes) {
         word = odd_value(word);
         memcpy(microcode + at, &word, 4);
     }
-    if (below(20) != 0) {
-        memset(microcode + NEUTRON_CRC_OFFSET, 0, 4);
-        NeutronHeader header;
-        memcpy(&header, microcode, sizeof header);
-        uint32_t crc = crc32_of(microcode, header.microcode_bytes <= bytes ? header.microcode_bytes : bytes);
-        memcpy(microcode + NEUTRON_CRC_OFFSET, &crc, 4);
-    }
+    if (below(20) != 0) repair(microcode, bytes);
 }
 
 /* A heap block of exactly these bytes, `shift` bytes behind an address that is aligned to 16. */
@@ -99,11 +120,72 @@ static void release(const void *data, size_t shift) { free((uint8_t *)(uintptr_t
 
 typedef enum { APART, TOGETHER, MISALIGNED, ARRANGEMENTS } Arrangement;
 
-/* The application's threads, for the tests one after the other, the last part first. */
+/* The program at hand, for who finds that it hangs; async-signal-safe. */
+static Program at_hand;
+static const char *hang_path = "fuzz-hang.bin";
+static volatile sig_atomic_t alarms; /* of the program at hand: the first may be due to a process that was paused */
+
+static void on_alarm(int number) {
+    (void)number;
+    if (++alarms < 2) {
+        alarm(MOST_SECONDS);
+        return;
+    }
+    static const char text[] = "HANG: a program takes longer than MOST_SECONDS\n";
+    int file = open(hang_path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    bool kept = file >= 0 && write(file, &at_hand, 8) == 8 &&
+                write(file, at_hand.microcode, at_hand.microcode_bytes) == (ssize_t)at_hand.microcode_bytes &&
+                write(file, at_hand.weights, at_hand.weights_bytes) == (ssize_t)at_hand.weights_bytes;
+    _exit(write(2, text, sizeof text - 1u) > 0 && kept ? 3 : 4);
+}
+
+#ifdef FUZZ_POOL /* real threads, and one that stops them */
+#define MOST_THREADS 8u
+static NeutronPool *pools[MOST_THREADS + 1u];
+static atomic_uint stop_after, stop; /* how long until a run is stopped (0: it is not), and that it is */
+
+static void *stop_runs(void *argument) {
+    for (;;) {
+        unsigned left = atomic_load(&stop_after);
+        if (left != 0 && atomic_compare_exchange_strong(&stop_after, &left, left - 1u) && left == 1u) {
+            atomic_store(&stop, 1);
+        }
+        if (left == 0) sched_yield();
+    }
+    return argument;
+}
+
+static void start_threads(void) {
+    pthread_t stopper;
+    for (uint32_t i = 2; i <= MOST_THREADS; ++i) pools[i] = neutron_pool_create(i);
+    if (pthread_create(&stopper, NULL, stop_runs, NULL) != 0) abort();
+}
+
+static void share_out(NeutronRun *r) {
+    r->threads = below(8) == 0 ? NULL : neutron_pool_threads(pools[2u + below(MOST_THREADS - 1u)]);
+    atomic_store(&stop_after, 0);
+    atomic_store(&stop, 0);
+    if (below(8) == 0) {
+        r->stop = (const volatile uint32_t *)&stop;
+        atomic_store(&stop_after, 1u + below(2000));
+    }
+}
+#else
+static void start_threads(void) {}
+
+/* The application's threads, one after the other, the last part first. */
 static void run_parts(void *context, uint32_t parts, NeutronTask task, void *argument) {
     (void)context;
     while (parts > 0) task(argument, --parts);
 }
+
+static void share_out(NeutronRun *r) {
+    static const NeutronThreads threads = {NULL, 3, run_parts, NULL};
+    static const volatile uint32_t stopped = 1;
+    if (below(4) == 0) r->threads = &threads;
+    if (below(64) == 0) r->stop = &stopped;
+}
+#endif
 
 static uint32_t element(uint32_t dtype) {
     static const uint32_t bytes[] = {
@@ -153,14 +235,13 @@ static int run(const NeutronModel *model, Arrangement how, uint8_t *arena, size_
     for (size_t i = 0; i < model->output_count; ++i) {
         wanted[i] = in_place && model->outputs[i].place != 0 ? (NeutronBuffer){NULL, 0} : outputs[i];
     }
-    static const NeutronThreads threads = {NULL, 3, run_parts, NULL};
     NeutronRun r = {.inputs = given,
                     .input_count = model->input_count,
                     .outputs = wanted,
                     .output_count = model->output_count,
                     .scratch = areas[0],
-                    .prefetch = areas[1],
-                    .threads = below(4) == 0 ? &threads : NULL};
+                    .prefetch = areas[1]};
+    share_out(&r);
     NeutronStatus status = neutron_run(model, &r);
     if (how != TOGETHER) {
         for (size_t i = 0; i < model->input_count; ++i) release(inputs[i].data, shifts[i]);
@@ -184,10 +265,13 @@ static int try_program(const uint8_t *code, uint32_t bytes, const uint8_t *weigh
     size_t code_shift = how == MISALIGNED ? below(16) : 4u * below(4), weights_shift = shift_of(16, how);
     uint8_t *microcode = exact(bytes, code_shift);
     memcpy(microcode, code, bytes);
+    at_hand = (Program){bytes, weights_bytes, microcode, weights};
+    alarms = 0;
+    alarm(MOST_SECONDS);
     /* Room for the largest buffer, and a little more, so that everything overlaps in some way. */
     size_t room = 64u + weights_bytes;
     NeutronModel model;
-    NeutronImage image = {{microcode, bytes}, {weights, weights_bytes}, 0};
+    NeutronImage image = {{microcode, bytes}, {weights, weights_bytes}, 0, MOST_WORK};
     NeutronStatus status = neutron_prepare(&model, &image);
     char text[128];
     neutron_describe(&model, status, text, sizeof text);
@@ -214,10 +298,32 @@ static int try_program(const uint8_t *code, uint32_t bytes, const uint8_t *weigh
     if (result) result += run(&model, how, arena, room);
     if (arena) release(arena, 0);
     if (copy) release(copy, weights_shift);
+    alarm(0);
     release(microcode, code_shift);
     return result;
 }
 
+/* One program as it stands in a corpus, with any sizes; its checksum is made right. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    Program p;
+    if (bytes < 8) return 0;
+    memcpy(&p, data, 8);
+    const uint32_t left = (uint32_t)bytes - 8u;
+    if (p.microcode_bytes > left) p.microcode_bytes = left;
+    p.weights_bytes = left - p.microcode_bytes;
+    uint8_t *code = exact(p.microcode_bytes, 0), *weights = exact(p.weights_bytes, 0);
+    memcpy(code, data + 8, p.microcode_bytes);
+    memcpy(weights, data + 8 + p.microcode_bytes, p.weights_bytes);
+    if (p.microcode_bytes >= sizeof(NeutronHeader)) repair(code, p.microcode_bytes);
+    state = crc32_of(data, bytes);
+    try_program(code, p.microcode_bytes, weights, p.weights_bytes, (Arrangement)below(ARRANGEMENTS));
+    release(code, 0);
+    release(weights, 0);
+    return 0;
+}
+
+#ifndef FUZZ_COVERAGE
 /* Write a program as a corpus of its own. */
 static void keep(const char *path, const uint8_t *code, uint32_t bytes, const uint8_t *weights,
                  uint32_t weights_bytes) {
@@ -247,6 +353,10 @@ int main(int count, char **arguments) {
     }
     if (known == 0) return 2;
     int seconds = atoi(arguments[2]);
+    bool apart = seconds == 0 && count == 5;
+    if (count == 5 && !apart) hang_path = arguments[4];
+    signal(SIGALRM, on_alarm);
+    start_threads();
     time_t end = time(NULL) + seconds;
     state = strtoull(arguments[3], NULL, 10);
     uint64_t rounds = 0, accepted = 0, finished = 0;
@@ -254,8 +364,10 @@ int main(int count, char **arguments) {
         const Program *p = &programs[i];
         uint8_t *weights = exact(p->weights_bytes, 0);
         memcpy(weights, p->weights, p->weights_bytes);
-        for (uint32_t n = 0; n < 64u * ARRANGEMENTS; ++n, ++rounds) {
-            int result = try_program(p->microcode, p->microcode_bytes, weights, p->weights_bytes, n % ARRANGEMENTS);
+        const uint32_t times = known > 64u ? 1u : 64u;
+        for (uint32_t n = 0; n < times * ARRANGEMENTS; ++n, ++rounds) {
+            Arrangement how = apart ? APART : (Arrangement)(n % ARRANGEMENTS);
+            int result = try_program(p->microcode, p->microcode_bytes, weights, p->weights_bytes, how);
             accepted += result > 0;
             finished += result > 1;
         }
@@ -285,3 +397,4 @@ int main(int count, char **arguments) {
            (unsigned long long)accepted, (unsigned long long)finished);
     return 0;
 }
+#endif

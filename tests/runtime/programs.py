@@ -166,7 +166,8 @@ def programs(per_case: int = 4) -> list[tuple[bytes, bytes]]:
     return result + [island_program(seed) for seed in range(4 * per_case)]
 
 
-def write_corpus(path: Path) -> Path:
+def write_corpus(path: Path, per_case: int = 4) -> Path:
     """The programs as the file the fuzzer reads."""
-    path.write_bytes(b"".join(struct.pack("<II", len(m), len(w)) + m + w for m, w in programs()))
+    found = programs(per_case)
+    path.write_bytes(b"".join(struct.pack("<II", len(m), len(w)) + m + w for m, w in found))
     return path

@@ -52,7 +52,7 @@ int main(void) {
     uint32_t sizes[3];
     while (fread(sizes, 1, sizeof sizes, stdin) == sizeof sizes) {
         uint8_t *microcode = receive(sizes[0]), *weights = receive(sizes[1]), *inputs = receive(sizes[2]);
-        NeutronImage image = {{microcode, sizes[0]}, {weights, sizes[1]}, 1};
+        NeutronImage image = {{microcode, sizes[0]}, {weights, sizes[1]}, 1, 0};
         NeutronModel model;
         NeutronBuffer out[PORTS];
         uint32_t status = (uint32_t)neutron_prepare(&model, &image), count = 0;

@@ -21,6 +21,11 @@
 // Programs without delegates are linked without the delegate.
 extern "C" __attribute__((weak)) void neutron_backend_set_hooks(const NeutronBackendHooks* hooks);
 
+// A watchdog's interrupt may write to this: the delegate that runs ends, and the method with an error.
+extern "C" {
+volatile uint32_t firmware_stop = 0;
+}
+
 namespace {
 
 using executorch::aten::Tensor;
@@ -105,7 +110,7 @@ int32_t copy(void*, void* destination, const void* source, size_t bytes, uint32_
   return 0;
 }
 
-const NeutronBackendHooks hooks = {nullptr, &copy, nullptr, &enter, &leave};
+const NeutronBackendHooks hooks = {nullptr, &copy, nullptr, &enter, &leave, &firmware_stop, 0};
 
 // --- inputs and outputs ---
 

@@ -174,7 +174,7 @@ static void outside(const Plan *plan, uint32_t oy, uint32_t *above, uint32_t *be
 /* Output rows of one image, for the channels whose product is prepared. Rows of
  * the window that are padding are left out, if the code can do that: what they
  * add is the same for all pixels of a row. */
-static void image_rows(Plan *plan, const NeutronView *view, int8_t *output) {
+static int32_t image_rows(const NeutronMachine *machine, Plan *plan, const NeutronView *view, int8_t *output) {
     const NeutronWindow *w = plan->rows.w;
     NeutronProduct *p = &plan->product;
     const int32_t *start = p->start;
@@ -184,6 +184,7 @@ static void image_rows(Plan *plan, const NeutronView *view, int8_t *output) {
     plan->rows.next = INT32_MIN;
     for (uint32_t oy = w->y0, count; oy < w->y1; oy += count) {
         uint32_t above = 0, below = 0, none = 1;
+        NEUTRON_TRY(neutron_check_stop(machine));
         if (can_skip) outside(plan, oy, &above, &below);
         if ((above || below) && above + below < w->kernel_h) {
             const uint32_t all = row * w->kernel_h;
@@ -203,6 +204,7 @@ static void image_rows(Plan *plan, const NeutronView *view, int8_t *output) {
         }
         output_rows(plan, view, output, oy, count, 0, 0);
     }
+    return NEUTRON_STATUS_OK;
 }
 
 /* Decide how the window is cut into parts; whether its rows must be copied may
@@ -268,17 +270,19 @@ static int make_plan(Plan *plan, const NeutronConv2DParams *p, int copied, int8_
     return 1;
 }
 
-static int convolve(const NeutronMachine *machine, const NeutronConv2DParams *p, uint32_t planes, size_t plane,
-                    int8_t *memory, size_t bytes) {
+static int32_t convolve(const NeutronMachine *machine, const NeutronConv2DParams *p, uint32_t planes, size_t plane,
+                        int8_t *memory, size_t bytes) {
     const NeutronWindow *w = &p->window;
     Plan plan;
     plan.rows.planes = planes;
     plan.rows.plane = plane;
     plan.code = neutron_product_code();
-    if (plan.code == NULL) return 0;
+    if (plan.code == NULL) return NEUTRON_NOT_BY_ROWS;
     /* Flipped once, and not for each window they are in. */
     int copied = plan.code->flip != 0 && w->kernel_h * w->kernel_w > 1u;
-    if (!(copied && make_plan(&plan, p, 1, memory, bytes)) && !make_plan(&plan, p, 0, memory, bytes)) return 0;
+    if (!(copied && make_plan(&plan, p, 1, memory, bytes)) && !make_plan(&plan, p, 0, memory, bytes)) {
+        return NEUTRON_NOT_BY_ROWS;
+    }
     plan.rows.w = w;
     plan.rows.view = &p->input;
     plan.rows.input = (const int8_t *)neutron_read(machine, p->input.ref);
@@ -312,10 +316,10 @@ static int convolve(const NeutronMachine *machine, const NeutronConv2DParams *p,
         plan.code->start(g->weights, g->k, g->n, g->bias, start);
         for (uint32_t b = 0; b < w->batch; ++b) {
             plan.rows.batch = b;
-            image_rows(&plan, &p->output, output + j);
+            NEUTRON_TRY(image_rows(machine, &plan, &p->output, output + j));
         }
     }
-    return 1;
+    return NEUTRON_STATUS_OK;
 }
 
 /* How many output rows of a map one pixel wide, as a 1-D convolution has it, may be taken as one row; 0 if this is no
@@ -351,8 +355,8 @@ static NeutronConv2DParams as_one_row(const NeutronConv2DParams *p, uint32_t y, 
     return row;
 }
 
-int neutron_conv_rows(const NeutronMachine *machine, const NeutronConv2DParams *p, uint32_t planes, size_t plane,
-                      int8_t *memory, size_t bytes) {
+int32_t neutron_conv_rows(const NeutronMachine *machine, const NeutronConv2DParams *p, uint32_t planes, size_t plane,
+                          int8_t *memory, size_t bytes) {
     const NeutronWindow *w = &p->window;
     const uint32_t at_once = planes == 1u ? rows_as_one(p, bytes) : 0u;
     if (at_once == 0) return convolve(machine, p, planes, plane, memory, bytes);
@@ -360,7 +364,9 @@ int neutron_conv_rows(const NeutronMachine *machine, const NeutronConv2DParams *
         count = w->y1 - y < at_once ? w->y1 - y : at_once;
         const NeutronConv2DParams row = as_one_row(p, y, count);
         /* If the first fit the memory, so do those after it, which are no longer. */
-        if (!convolve(machine, &row, 1u, 0, memory, bytes)) return convolve(machine, p, 1u, 0, memory, bytes);
+        const int32_t done = convolve(machine, &row, 1u, 0, memory, bytes);
+        if (done == NEUTRON_NOT_BY_ROWS) return convolve(machine, p, 1u, 0, memory, bytes);
+        NEUTRON_TRY(done);
     }
-    return 1;
+    return NEUTRON_STATUS_OK;
 }

@@ -4,10 +4,12 @@
 
 #include "kernel.h"
 
-/* Run the convolution if this CPU and its shape allow; else 0, and nothing is done. `memory` is for the rows of a
+#define NEUTRON_NOT_BY_ROWS (-1)
+
+/* Run the convolution if this CPU and its shape allow; else NEUTRON_NOT_BY_ROWS, and nothing is done. `memory` is for the rows of a
  * window. An input of several planes is given as an image of the channels in one, with the distance to the next;
  * the weights are then in the order plane, row, column, channel of the window. */
-int neutron_conv_rows(const NeutronMachine *machine, const NeutronConv2DParams *p, uint32_t planes, size_t plane,
-                      int8_t *memory, size_t bytes);
+int32_t neutron_conv_rows(const NeutronMachine *machine, const NeutronConv2DParams *p, uint32_t planes, size_t plane,
+                          int8_t *memory, size_t bytes);
 
 #endif

@@ -93,6 +93,7 @@ REMEDIES: dict[str, str] = {
     "ON608": "Write it again with `openneutron report MODEL -o FILE.json`.",
     "ON520": "The message has the pip command.",
     "ON519": "`openneutron run FILE.pte --trust`, if you know where the file comes from.",
+    "ON521": "Set a larger limit with --most-work (`most_work`), if you know where the file comes from.",
     "ON609": "Set TMPDIR to a folder with room: `TMPDIR=/var/tmp openneutron ...`.",
     "ON211": "Look at the sample the message names; often the preprocessing divides by zero.",
     "ON404": "Report it with the model, if you can share it; operators_not_to_delegate is a way around it.",

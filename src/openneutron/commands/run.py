@@ -34,6 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, metavar="N", help="default: OPENNEUTRON_THREADS, else 1")
     parser.add_argument("--seed", type=int, default=0, help="of random inputs")
     parser.add_argument(
+        "--most-work", type=int, default=0, metavar="N",
+        help="refuse a program that asks for more than N multiplications (default: 4 * 10^12)",
+    )  # fmt: skip
+    parser.add_argument(
         "--trust", action="store_true", help="skip the rehearsal in a process of its own (.pte of your own)"
     )
     parser.add_argument("--target", default=DEFAULT_TARGET, help=f"{', '.join(TARGETS)} (default)")
@@ -54,6 +58,8 @@ def execute(args: argparse.Namespace) -> None:
     if args.repeat < 1:
         fail("ON104", "option --repeat", f"must be positive (got {args.repeat})")
     check_seed(args.seed)
+    if args.most_work < 0:
+        fail("ON104", "option --most-work", f"must not be negative (got {args.most_work})")
     if args.etrecord and not args.etdump:
         fail("ON104", "option --etrecord", "has an effect with --etdump only", "Add --etdump FILE.")
     with Steps().step(f"Loading {path}"):
@@ -92,12 +98,17 @@ def _load(path: Path, args: argparse.Namespace) -> tuple[Any, list[tuple[tuple[i
                 "a .tflite does not run in ExecuTorch",
                 "Compile it to a .pte first.",
             )
-        model = load_litert(path, CompileOptions(config=args.target), args.threads)
+        model = load_litert(path, CompileOptions(config=args.target), args.threads, args.most_work)
         return model, [(shape, str(dtype)) for shape, dtype in model.inputs]
     from openneutron.run.program import load_program
 
     program = load_program(
-        path, target=args.target, etdump=bool(args.etdump), threads=args.threads, trust=args.trust
+        path,
+        target=args.target,
+        etdump=bool(args.etdump),
+        threads=args.threads,
+        trust=args.trust,
+        most_work=args.most_work,
     )
     specs = [(s.shape, s.dtype) for s in program.method().inputs if s is not None]
     return program, specs

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import re
+import threading
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,6 +80,24 @@ def use_threads(count: int) -> None:
     """Set how many threads the delegate's next runs in this process use."""
     if _delegate().neutron_backend_set_threads(ctypes.c_uint32(count)) != 0:
         fail("ON504", DELEGATE.name, f"{count} threads cannot be started", "Ask for fewer.")
+
+
+def allow_work(most_work: int) -> None:
+    """Set the work that delegates loaded from now on may ask for; 0 stands for the runtime's own limit."""
+    _delegate().neutron_backend_set_most_work(ctypes.c_uint64(most_work))
+
+
+@contextlib.contextmanager
+def stopped_by_interrupts() -> Iterator[None]:
+    """Let Ctrl-C end a delegate's run: Python would wait until it returns. Signals are the main thread's."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _delegate().neutron_backend_watch_interrupts()
+    try:
+        yield
+    finally:
+        _delegate().neutron_backend_unwatch_interrupts()
 
 
 @cache

@@ -19,9 +19,11 @@ from openneutron.target import find_target
 class LiteRTProgram:
     """A compiled LiteRT model, ready to run; from one thread at a time."""
 
-    def __init__(self, compiled: CompiledGraph, where: str, threads: int | None = None):
+    def __init__(self, compiled: CompiledGraph, where: str, threads: int | None = None, most_work: int = 0):
         self.compiled = compiled
-        self._native = NativeModel(compiled.microcode, compiled.weights, where, threads=threads)
+        self._native = NativeModel(
+            compiled.microcode, compiled.weights, where, threads=threads, most_work=most_work
+        )
 
     @property
     def inputs(self) -> list[tuple[tuple[int, ...], np.dtype]]:
@@ -38,10 +40,15 @@ class LiteRTProgram:
 
 
 def load_litert(
-    source: Path | str | bytes, options: CompileOptions | None = None, threads: int | None = None
+    source: Path | str | bytes,
+    options: CompileOptions | None = None,
+    threads: int | None = None,
+    most_work: int = 0,
 ) -> LiteRTProgram:
     """Compile a .tflite file (or its bytes) and make it ready to run on this machine."""
     data, where = read_program(source)
     options = options or CompileOptions()
     graph = read(data, where)
-    return LiteRTProgram(compile_graph(graph, find_target(options.config), options), where, threads)
+    return LiteRTProgram(
+        compile_graph(graph, find_target(options.config), options), where, threads, most_work
+    )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
@@ -15,6 +17,7 @@ from openneutron.compiler.microcode.format import DType, Kernel
 from openneutron.diagnostics import fail
 from openneutron.driver import (
     LIBRARY,
+    WORK,
     Buffer,
     Descriptor,
     Model,
@@ -28,6 +31,8 @@ from openneutron.driver import (
 from openneutron.run.threads import thread_count
 
 _BUFFERS = ctypes.POINTER(Buffer)
+_LONG_WORK = 1 << 26
+"""Runs of more work, milliseconds or longer, end at Ctrl-C; a shorter one is over before it is noticed."""
 
 
 _COPY = ctypes.CFUNCTYPE(
@@ -53,6 +58,7 @@ class _Run(ctypes.Structure):
         ("prefetch", Buffer),
         ("hooks", ctypes.POINTER(_Hooks)),
         ("threads", ctypes.c_void_p),
+        ("stop", ctypes.POINTER(ctypes.c_uint32)),
     )
 
 
@@ -69,6 +75,7 @@ class _Batch(ctypes.Structure):
         ("prefetch", Buffer),
         ("areas", ctypes.c_uint32),
         ("threads", ctypes.c_void_p),
+        ("stop", ctypes.POINTER(ctypes.c_uint32)),
     )
 
 
@@ -85,6 +92,31 @@ def _threads(library: Path, count: int) -> int | None:
     return loaded.neutron_pool_threads(ctypes.c_void_p(pool))
 
 
+def check_most_work(given: int) -> int:
+    """A limit of work as the runtime takes it; one that is no such number is a diagnostic."""
+    if not 0 <= given < 1 << 64:
+        fail("ON104", "most_work", f"must be from 0 to 2^64 - 1 (got {given})")
+    return given
+
+
+_WATCH = "neutron_watch_interrupts"  # a runtime without its host part has none
+
+
+@contextlib.contextmanager
+def _stopped_by_interrupts(library: ctypes.CDLL, run: _Run | _Batch) -> Iterator[None]:
+    """Let Ctrl-C end a run: Python itself would wait until it returns. Signals are the main thread's."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(library, _WATCH):
+        yield
+        return
+    library.neutron_watch_interrupts.restype = ctypes.POINTER(ctypes.c_uint32)
+    run.stop = library.neutron_watch_interrupts()
+    try:
+        yield
+    finally:
+        library.neutron_unwatch_interrupts()
+        run.stop = None
+
+
 def _aligned_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return aligned(int(np.prod(shape)) * dtype.itemsize).view(dtype).reshape(shape)
 
@@ -92,7 +124,9 @@ def _aligned_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 class NativeModel:
     """A microcode with its weights, prepared by the C runtime; safe to run from one thread at a time.
 
-    `threads` is how many share the work of a run; None stands for OPENNEUTRON_THREADS, else 1.
+    `threads` is how many share the work of a run; None stands for OPENNEUTRON_THREADS, else 1. A model that
+    asks for more work than `most_work` is refused (neutron.h says how it is counted); 0 stands for the
+    runtime's own limit.
     """
 
     def __init__(
@@ -102,12 +136,19 @@ class NativeModel:
         name: str = "microcode",
         library: Path = LIBRARY,
         threads: int | None = None,
+        most_work: int = 0,
     ):
         self._library = load(library)
         self._name = name
         self._microcode, self._weights = copied(microcode), copied(weights)
         self._model = Model()
-        if problem := prepare(self._library, self._model, (self._microcode, self._weights)):
+        arrays = self._microcode, self._weights
+        if status := prepare(self._library, self._model, arrays, check_most_work(most_work)):
+            problem = message(self._library, self._model, status)
+            if status == WORK:
+                fail(
+                    "ON521", name, problem, "If you know where it comes from, set a larger limit (most_work)."
+                )
             fail("ON503", name, problem, "Compile the model again with this version of openneutron.")
         model = self._model
         self.inputs = [_described(model.inputs[i]) for i in range(model.input_count)]
@@ -117,8 +158,8 @@ class NativeModel:
         self._inputs = [_aligned_array(shape, dtype) for shape, dtype in self.inputs]
         self._outputs = [_aligned_array(shape, dtype) for shape, dtype in self.outputs]
         self._ports = [(own, own.shape, own.dtype) for own in self._inputs]
-        arrays = [*self._inputs, *self._outputs]
-        self._buffers = (Buffer * len(arrays))(*map(buffer_of, arrays))
+        ports = [*self._inputs, *self._outputs]
+        self._buffers = (Buffer * len(ports))(*map(buffer_of, ports))
         self._run_arguments = _Run(
             self._buffers,
             model.input_count,
@@ -132,6 +173,11 @@ class NativeModel:
         self._thread_count = thread_count(threads)
         self._start = self._library.neutron_run
         self._call = (ctypes.byref(self._model), ctypes.byref(self._run_arguments))
+
+    @property
+    def work(self) -> int:
+        """What one run takes at most, in multiplications (neutron.h says how it is counted)."""
+        return int(self._model.work)
 
     @property
     def scratch_bytes(self) -> int:
@@ -151,7 +197,11 @@ class NativeModel:
             if array.shape != shape or array.dtype != dtype:
                 self._refuse(inputs)
             own[...] = array
-        self._check(self._start(*self._call))
+        if self._model.work < _LONG_WORK:
+            self._check(self._start(*self._call))
+        else:
+            with _stopped_by_interrupts(self._library, self._run_arguments):
+                self._check(self._start(*self._call))
         return [array.copy() for array in self._outputs]
 
     def run_batch(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -188,7 +238,8 @@ class NativeModel:
             areas,
             self._run_arguments.threads,
         )
-        self._check(self._library.neutron_run_batch(self._call[0], ctypes.byref(batch)))
+        with _stopped_by_interrupts(self._library, batch):
+            self._check(self._library.neutron_run_batch(self._call[0], ctypes.byref(batch)))
         return found
 
     def profile(self, inputs: Sequence[np.ndarray]) -> list[tuple[Kernel, float]]:

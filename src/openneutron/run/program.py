@@ -27,8 +27,8 @@ from openneutron.package.pte import (
     read_program,
 )
 from openneutron.package.seal import was_made_here
-from openneutron.run.delegate import load_runtime, use_threads
-from openneutron.run.native import NativeModel
+from openneutron.run.delegate import allow_work, load_runtime, stopped_by_interrupts, use_threads
+from openneutron.run.native import NativeModel, check_most_work
 from openneutron.run.rehearsal import rehearse
 from openneutron.run.threads import thread_count
 from openneutron.target import DEFAULT_TARGET
@@ -44,6 +44,7 @@ class LoadedProgram:
     """A program ready to run. Calls from several threads take turns; to run at once, each loads its own.
 
     `threads` is how many the delegate shares its work with; None stands for OPENNEUTRON_THREADS, else 1.
+    `most_work` is what a delegate may ask for in one run; 0 stands for the runtime's own limit.
     """
 
     def __init__(
@@ -54,8 +55,10 @@ class LoadedProgram:
         where: str,
         etdump: bool = False,
         threads: int | None = None,
+        most_work: int = 0,
     ):
         self.info = info
+        self._most_work = most_work
         self._threads = thread_count(threads)
         self._where = where
         self._runtime = runtime
@@ -79,7 +82,8 @@ class LoadedProgram:
             loaded = self._load(info)
             use_threads(self._threads)
             try:
-                outputs = loaded.execute(arguments)
+                with stopped_by_interrupts():
+                    outputs = loaded.execute(arguments)
             except RuntimeError as error:
                 fail(
                     "ON515",
@@ -106,10 +110,11 @@ class LoadedProgram:
     def _load(self, info: MethodInfo) -> Method:
         if info.name not in self._methods:
             self._check_registered(info)
+            allow_work(self._most_work)
             try:
                 self._methods[info.name] = self._program.load_method(info.name)
             except RuntimeError as error:
-                _explain_payloads(info, self._where)
+                _explain_payloads(info, self._where, self._most_work)
                 fail(
                     "ON515",
                     self._where,
@@ -159,31 +164,35 @@ def load_program(
     etdump: bool = False,
     threads: int | None = None,
     trust: bool = False,
+    most_work: int = 0,
 ) -> LoadedProgram:
     """Load a .pte file (or its bytes) to run it here; whatever is wrong with it is a diagnostic.
 
     A program this process did not compile is rehearsed first, in a process of its own; `trust` skips that.
+    A delegate that asks for more work than `most_work` multiplications is refused; 0 stands for the
+    runtime's own limit.
     """
+    check_most_work(most_work)
     data, where = read_program(source)
     sealed = check_program(data, where)
     runtime = load_runtime()
     if not trust and not was_made_here(data):
-        rehearse(data, where)
+        rehearse(data, where, most_work)
     info = parse_program(data, where, sealed)
     for method in info.methods.values():
         for i, delegate in enumerate(d for d in method.delegates if d.is_neutron):
             place = f"{where}: {method.name}, delegate {i}"
             check_fits(delegate.payload(place), target, place)
-    return LoadedProgram(runtime, data, info, where, etdump, threads)
+    return LoadedProgram(runtime, data, info, where, etdump, threads, most_work)
 
 
-def _explain_payloads(info: MethodInfo, where: str) -> None:
+def _explain_payloads(info: MethodInfo, where: str, most_work: int) -> None:
     """Prepare every payload here, where the reason for a refusal can be had in words."""
     for i, delegate in enumerate(d for d in info.delegates if d.is_neutron):
         place = f"{where}: {info.name}, delegate {i}"
         payload = delegate.payload(place)
         try:
-            NativeModel(payload.microcode, payload.weights, place)
+            NativeModel(payload.microcode, payload.weights, place, most_work=most_work)
         except OpenNeutronError as error:
             found = error.diagnostic
             fail("ON512" if found.code == "ON503" else found.code, place, found.problem, found.hint)

@@ -27,7 +27,7 @@ _KEPT = 1000  # digests in the cache
 _DAMAGED = "The file is damaged or hostile: copy it again, or compile the model again."
 
 
-def rehearse(data: bytes, where: str) -> None:
+def rehearse(data: bytes, where: str, most_work: int = 0) -> None:
     """Let another process load and run a program; what happens to that is a diagnostic here."""
     if not REHEARSE.exists():
         return  # built with the delegate; only a partial build lacks it
@@ -37,7 +37,7 @@ def rehearse(data: bytes, where: str) -> None:
     with scratch_folder() as folder:
         file = folder / "program.pte"
         write_scratch(file, data)
-        command = [str(REHEARSE), str(file), str(SECONDS)]
+        command = [str(REHEARSE), str(file), str(SECONDS), str(most_work)]
         try:
             done = subprocess.run(
                 command,

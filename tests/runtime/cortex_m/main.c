@@ -55,7 +55,7 @@ int main(void) {
             !read_part(file, inputs, sizes[2]) || !read_part(file, wanted, sizes[3])) {
             return 2;
         }
-        NeutronImage image = {{microcode, sizes[0]}, {weights, sizes[1]}, 1};
+        NeutronImage image = {{microcode, sizes[0]}, {weights, sizes[1]}, 1, 0};
         NeutronModel model;
         memset(results, 0, padded(sizes[3]));
         NeutronStatus status = neutron_prepare(&model, &image);
