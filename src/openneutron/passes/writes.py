@@ -218,9 +218,10 @@ class _Writes:
             shown = _call(several, {self._shown[view]: places})[cast(int, view.args[1])]
         else:
             shown = _call(view, {self._shown[view]: places})
-        chosen = torch.arange(like.numel()).view(like.shape)
-        chosen.view(-1)[shown.reshape(-1)] = like.numel() + torch.arange(shown.numel())
-        new = replace_places(self.model, before, whole, part, chosen)
+        chosen, new = torch.arange(like.numel()).view(like.shape), None
+        if not bool((shown < 0).any()):  # else it shows memory that only an enclosing tensor has
+            chosen.view(-1)[shown.reshape(-1)] = like.numel() + torch.arange(shown.numel())
+            new = replace_places(self.model, before, whole, part, chosen)
         if new is None:
             problem = f"{shown.numel()} elements are changed through {view.target}"
             fail("ON208", f"node '{view.name}'", problem,
