@@ -86,7 +86,8 @@ class _Folding:
         self.model = model
         self.values: dict[Node, Any] = {}
         self._may_fold = may_fold
-        self._state = _state(model)
+        self._state, self._rescaled = _state(model)
+        self._copies: dict[str, torch.Tensor] = {}
         self._snapshots: dict[tuple[Node, int], Node] = {}
         stored = {t.untyped_storage() for t in (*model.parameters(), *model.buffers())}
         self._budget = _ALL_RESULTS + 2 * sum(s.nbytes() for s in stored)
@@ -109,6 +110,8 @@ class _Folding:
             value = constant(self.model, node)
             if value is None or node.target in self._state or not self._may_fold(value):
                 return False
+            if node.target in self._rescaled:  # a copy: the parameter itself may be the caller's
+                value = self._copies.setdefault(str(node.target), value.detach().clone())
             self.values[node] = value
             self._memory.add(_address(value))
             return True
@@ -175,7 +178,7 @@ class _Folding:
 
     def _read_constants(self, node: Node) -> bool:
         """Let a call that is not folded read constants, as they are at this point of the program."""
-        found = [n for n in node.all_input_nodes if n in self.values and n.op != "get_attr"]
+        found = [n for n in node.all_input_nodes if n in self.values and not self._is_as_stored(n)]
         instead = {n: self._replacement(n, node) for n in found}
         instead = {n: new for n, new in instead.items() if new is not n}
         if instead:
@@ -186,6 +189,9 @@ class _Folding:
             infer(node)
             self._resized.add(node)
         return bool(instead)
+
+    def _is_as_stored(self, node: Node) -> bool:
+        return node.op == "get_attr" and node.target not in self._rescaled
 
     def _replacement(self, node: Node, reader: Node) -> Any:
         value = self.values[node]
@@ -209,10 +215,16 @@ class _Folding:
         return changed
 
 
-def _state(model: GraphModule) -> set[Any]:
-    """Parameters and buffers that the program itself changes: they have another value in the next run."""
+def _state(model: GraphModule) -> tuple[set[Any], set[Any]]:
+    """Parameters and buffers that the program itself changes: they have another value in the next run.
+
+    The second set has parameters that only constants are written into, such as weights that are rescaled when
+    a model is first run: they are constants, with the value they have then. A buffer may be a counter.
+    """
     source: dict[Node, Node] = {}
-    found = set()
+    constants: set[Node] = set()
+    found: set[Any] = set()
+    by_inputs: set[Any] = set()
     for node in model.graph.nodes:
         if node.op == "get_attr":
             source[node] = node
@@ -223,10 +235,18 @@ def _state(model: GraphModule) -> set[Any]:
             roots = [source[a] for a in shared if isinstance(a, Node) and a in source]
             if roots and any(r.alias_info is not None for r in op._schema.returns):
                 source[node] = roots[0]
-            found |= {source[n].target for n in _written_arguments(node) if n in source}
+            written = {source[n].target for n in _written_arguments(node) if n in source}
+            found |= written
+            if not constants.issuperset(node.all_input_nodes) or torch.Tag.nondeterministic_seeded in op.tags:
+                by_inputs |= written
+                continue
         elif node.target is operator.getitem and node.args[0] in source:
             source[node] = source[node.args[0]]
-    return found
+        if node.op in ("get_attr", "call_function") and constants.issuperset(node.all_input_nodes):
+            constants.add(node)
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    rescaled = (found - by_inputs) & parameters
+    return found - rescaled, rescaled
 
 
 def _is_static(node: Any) -> bool:

@@ -139,15 +139,17 @@ def numbered(like: torch.Tensor, first: int = 0, dtype: torch.dtype = torch.int6
     Elements that share memory, as in an expanded tensor, have one value: the number of the first will do.
     """
     numbers = torch.arange(first, first + like.numel())
-    places = torch.full(like.shape, like.storage_offset())
+    start, held = like.storage_offset(), like.untyped_storage().nbytes()
+    start = start if isinstance(start, int) else 0  # of a tensor whose own size is not known, it may not be
+    places = torch.full(like.shape, start)
     for dim, (size, stride) in enumerate(zip(like.shape, like.stride(), strict=True)):
         places += (torch.arange(size) * stride).view(-1, *[1] * (like.dim() - dim - 1))
     last = int(places.reshape(-1)[-1]) if like.numel() else 0
-    size = max(like.untyped_storage().nbytes() // like.element_size(), last + 1)
+    size = max(held // like.element_size() if isinstance(held, int) else 0, last + 1)
     memory = torch.full((size,), -1).scatter_reduce_(
         0, places.reshape(-1), numbers, "amin", include_self=False
     )
-    return memory.to(dtype).as_strided(like.shape, like.stride(), like.storage_offset())
+    return memory.to(dtype).as_strided(like.shape, like.stride(), start)
 
 
 def _numbers(model: GraphModule, node: Node, values: list[Any], sizes: list[int]) -> torch.Tensor | None:
