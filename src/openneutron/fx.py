@@ -120,7 +120,15 @@ def remove_assertions(program: ExportedProgram) -> None:
 
 
 # What torch sets on a module that it makes of a program, beside what every such module has.
-_SET_LATER = {"self", "_in_spec", "_out_spec", "_lineno_map", "_prologue_start", "_wrapped_call", "_guards_fn"}
+_SET_LATER = {
+    "self",
+    "_in_spec",
+    "_out_spec",
+    "_lineno_map",
+    "_prologue_start",
+    "_wrapped_call",
+    "_guards_fn",
+}
 
 
 def rename_reserved(program: ExportedProgram) -> ExportedProgram:

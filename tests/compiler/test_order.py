@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openneutron.compiler.memory import order
+from openneutron.compiler.memory import order as searching
 from openneutron.compiler.memory.order import Job, choose_order, live_bytes, peak_of, reused
 
 
@@ -111,7 +111,7 @@ def branches_in_rows(count: int) -> tuple[list[Job], list[int]]:
 
 def steps_tried(monkeypatch, jobs, sizes) -> int:
     count = 0
-    step = order._Search.step
+    step = searching._Search.step
 
     def counted(self, *args):
         nonlocal count
@@ -119,7 +119,7 @@ def steps_tried(monkeypatch, jobs, sizes) -> int:
         return step(self, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(order._Search, "step", counted)
+        patch.setattr(searching._Search, "step", counted)
         choose_order(jobs, sizes)
     return count
 

@@ -152,9 +152,7 @@ class _Writes:
             self._read(node)
             call, names = plain
             args = [bind_args(node)[name] for name in names]
-            keywords = {
-                a.name: v for a, v in zip(call._schema.arguments, args, strict=True) if a.kwarg_only
-            }
+            keywords = {a.name: v for a, v in zip(call._schema.arguments, args, strict=True) if a.kwarg_only}
             value = insert(node, call, tuple(args[: len(args) - len(keywords)]), node, keywords)
         if op_name(node) in _RESHAPING:
             # From here on the name stands for the tensor as it is seen now.

@@ -21,6 +21,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 from openneutron.diagnostics import fail
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
 from openneutron.passes.constants import fold_quantized
+from openneutron.quantize.convert import convert_calibrated
 from openneutron.quantize.copies import join_stateless
 from openneutron.quantize.plan import FAST, AccuracyPlan, find_plan
 from openneutron.quantize.refine import Refined, calibrate
@@ -55,7 +56,7 @@ def calibrate_and_quantize(
         if watch is not None:
             watch(refined)
     with stage(TORCHAO):
-        return convert_pt2e(prepared)
+        return convert_calibrated(prepared)
 
 
 def prepare(model: GraphModule | ExportedProgram, quantizer: Quantizer) -> GraphModule:

@@ -196,7 +196,7 @@ class _Search:
         return (found or best), exact
 
     def _least(self, job: int) -> int:
-        """Bytes that are live while a job runs, whatever the order: what it touches, less what it may reuse."""
+        """Bytes live while a job runs, whatever the order: what it touches, less what it may reuse."""
         saved = {new for _, new in self.jobs[job].reuse}
         return sum(self.sizes[buffer] for buffer in set(self.jobs[job].touches) - saved)
 
