@@ -258,8 +258,8 @@ class TablePartitioner(Partitioner):
                 fail("ON105", "operators_not_to_delegate", f"there is no operator '{name}'", hint)
             if name not in here and not self._before_edge:
                 logger.warning(
-                    "operators_not_to_delegate: no operator of the program is %s; either the model has none, or "
-                    "it does nothing in evaluation (dropout), or is part of a layer's weights (batch norm)",
+                    "operators_not_to_delegate: no operator of the program is %s; the model has none, or it "
+                    "does nothing in evaluation (dropout), or is part of a layer's weights (batch norm)",
                     name,
                 )
 

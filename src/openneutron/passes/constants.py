@@ -51,6 +51,11 @@ def fold_parameters(model: GraphModule) -> bool:
     return _Folding(model).fold()
 
 
+def fold_float(model: GraphModule) -> bool:
+    """Compute what no input can change, except what is made from integers: weights stay quantized."""
+    return _Folding(model, keep_quantized=True).fold()
+
+
 def fold_quantized(model: GraphModule) -> GraphModule:
     """Store in int8 what is quantized and constant now that training is over, as calibration leaves it."""
     folding = _Folding(model)
@@ -82,8 +87,14 @@ def _written_arguments(node: Node) -> list[Node]:
 
 
 class _Folding:
-    def __init__(self, model: GraphModule, may_fold: Callable[[torch.Tensor], bool] = lambda value: True):
+    def __init__(
+        self,
+        model: GraphModule,
+        may_fold: Callable[[torch.Tensor], bool] = lambda value: True,
+        keep_quantized: bool = False,
+    ):
         self.model = model
+        self._keep_quantized = keep_quantized
         self.values: dict[Node, Any] = {}
         self._may_fold = may_fold
         self._state, self._rescaled = _state(model)
@@ -135,6 +146,7 @@ class _Folding:
             known: Any = node.target in _PYTHON
         else:
             known = torch.Tag.nondeterministic_seeded not in op.tags
+            known &= not (self._keep_quantized and op.namespace == "quantized_decomposed")
         inputs = node.all_input_nodes
         if op in _LIKE:
             known, inputs = known and _is_static(node.args[0]), inputs[1:]
