@@ -4,7 +4,8 @@ import pytest
 import torch
 from executorch.exir import to_edge
 
-from openneutron.fx import bind_args, is_float, op_name
+from openneutron import compile_model
+from openneutron.fx import bind_args, is_float, op_name, rename_reserved
 
 
 class Net(torch.nn.Module):
@@ -45,3 +46,34 @@ def test_bind_args_of_an_edge_node(program):
 
 def test_only_float_tensors_are_float(program):
     assert [is_float(n) for n in program.graph.nodes if n.op == "placeholder"] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("name", ["graph", "code", "meta", "self", "class", 'a"b', "a b", "_in_spec", "to"])
+def test_parameters_that_have_the_name_of_something_else(name):
+    class Named(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+            self._buffers[name] = torch.randn(4)  # as `register_buffer`, which forbids some of them
+
+        def forward(self, x):
+            return self.layer(x) * self._buffers[name]
+
+    class Whole(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part, self.graph = Named(), torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.graph(self.part(x))
+
+    inputs = (torch.randn(2, 4),)
+    for model in (Named(), Whole()):
+        program = compile_model(model.eval(), inputs, calibration=[inputs])
+        assert program.verification is not None and not program.verification.skipped
+    exported = torch.export.export(Named().eval(), inputs)
+    compile_model(exported, inputs, calibration=[inputs], verify=False)
+
+
+def test_ordinary_names_stay(program):
+    assert rename_reserved(program) is program

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import copy
+import keyword
+import re
+from collections.abc import Container, Iterable
 from typing import Any
 
 import torch
@@ -114,3 +117,53 @@ def remove_assertions(program: ExportedProgram) -> None:
         if op_name(node) == "aten._assert_tensor_metadata.default":
             program.graph.erase_node(node)
     program.graph_module.recompile()
+
+
+# What torch sets on a module that it makes of a program, beside what every such module has.
+_SET_LATER = {
+    "self",
+    "_in_spec",
+    "_out_spec",
+    "_lineno_map",
+    "_prologue_start",
+    "_wrapped_call",
+    "_guards_fn",
+}
+
+
+def rename_reserved(program: ExportedProgram) -> ExportedProgram:
+    """Call parameters and buffers otherwise that cannot be attributes: `graph`, `training`, `class`, `a"b`.
+
+    A program becomes a module again and again, and its code is written anew, which names them.
+    """
+    module, plain = torch.fx.GraphModule({}, torch.fx.Graph()), torch.nn.Module()
+    names = {**program.state_dict, **program.constants}
+
+    def free(name: str) -> str:
+        parts = name.split(".")
+        for i, part in enumerate(parts):
+            taken = hasattr(plain if i else module, part) or part in _SET_LATER or keyword.iskeyword(part)
+            if taken or not re.fullmatch(r"\w+", part):
+                parts[i] = re.sub(r"\W", "_", part) + "_of_model"
+        return ".".join(parts)
+
+    new = {name: free(name) for name in names if free(name) != name}
+    new = {old: _unused(name, names) for old, name in new.items()}
+    if not new:
+        return program
+    signature = copy.deepcopy(program.graph_signature)
+    for spec in (*signature.input_specs, *signature.output_specs):
+        if isinstance(spec.target, str):
+            spec.target = new.get(spec.target, spec.target)
+    return program._update(
+        program.graph_module,
+        signature,
+        state_dict={new.get(k, k): v for k, v in program.state_dict.items()},
+        constants={new.get(k, k): v for k, v in program.constants.items()},
+    )
+
+
+def _unused(name: str, names: Container[str]) -> str:
+    while name in names:
+        name += "_"
+    return name

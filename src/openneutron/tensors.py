@@ -50,12 +50,12 @@ def in_order(tensor: torch.Tensor, dim_order: Sequence[int]) -> torch.Tensor:
     strides = _strides(tensor.shape, dim_order)
     if tensor.stride() == strides:
         return tensor
-    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor.detach())
+    return tensor.detach().new_empty_strided(tensor.shape, strides).copy_(tensor.detach())
 
 
 def _orders(tensor: torch.Tensor) -> list[tuple[int, ...]]:
     contiguous = tuple(range(tensor.ndim))
-    return [contiguous, (0, *contiguous[2:], 1)] if tensor.ndim in (4, 5) else [contiguous]
+    return [contiguous, (0, 2, 3, 1)] if tensor.ndim == 4 else [contiguous]
 
 
 def _strides(shape: Sequence[int], dim_order: Sequence[int]) -> tuple[int, ...]:

@@ -216,8 +216,16 @@ def test_what_does_not_fit_is_told_in_numbers():
     diagnostic = failure(graph, sram_bytes=512, fetch_constants_to_sram=True)
     assert diagnostic.code == "ON403" and diagnostic.where.startswith("FULLY_CONNECTED")
 
-    diagnostic = failure(graph, sram_bytes=16)
+    diagnostic = failure(graph, sram_bytes=16, fetch_constants_to_sram=True)
     assert "activations need" in diagnostic.problem
+
+
+def test_weights_that_cannot_fit_are_said_before_anything_is_planned(monkeypatch):
+    graph = wide_network()
+    monkeypatch.setattr("openneutron.compiler.compile.make_schedule", lambda *args: pytest.fail("planned"))
+    diagnostic = failure(graph, sram_bytes=16)
+    assert diagnostic.code == "ON403" and "the weights of its layers have" in diagnostic.problem
+    assert "fetch_constants_to_sram" in diagnostic.hint
 
 
 def test_an_operator_without_a_kernel_is_named_with_the_others():

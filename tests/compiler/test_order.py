@@ -7,6 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from openneutron.compiler.memory import order as searching
 from openneutron.compiler.memory.order import Job, choose_order, live_bytes, peak_of, reused
 
 
@@ -89,3 +90,51 @@ def test_a_wide_graph_stays_cheap():
     result = choose_order(jobs, sizes)
     assert result.peak == 64 + 16 * (branches - 2) + 2 * 256  # the root dies with the last branch
     assert max(live_bytes(jobs, sizes, result.sequence)) == result.peak
+
+
+def branches_in_rows(count: int) -> tuple[list[Job], list[int]]:
+    """Many branches of two jobs from one tensor, added up one after the other; all first jobs come first."""
+    jobs, sizes = [Job((), (0,))], [64]
+    for width in range(count):
+        jobs.append(Job((0,), (0, len(sizes))))
+        sizes.append(64 + 16 * (width % 5))
+    for branch in range(count):
+        jobs.append(Job((1 + branch,), (1 + branch, len(sizes))))
+        sizes.append(64)
+    total = 1 + count  # the job, and the buffer, of the first branch's end
+    for branch in range(1, count):
+        jobs.append(Job((total, 1 + count + branch), (total, 1 + count + branch, len(sizes))))
+        sizes.append(64)
+        total = len(jobs) - 1
+    return jobs, sizes
+
+
+def steps_tried(monkeypatch, jobs, sizes) -> int:
+    count = 0
+    step = searching._Search.step
+
+    def counted(self, *args):
+        nonlocal count
+        count += 1
+        return step(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(searching._Search, "step", counted)
+        choose_order(jobs, sizes)
+    return count
+
+
+def test_the_work_for_a_job_does_not_grow_with_the_graph(monkeypatch):
+    each = {}
+    for count in (32, 128, 512):
+        jobs, sizes = branches_in_rows(count)
+        each[count] = steps_tried(monkeypatch, jobs, sizes) / len(jobs)
+    assert each[512] < each[32], each
+
+
+def test_a_graph_too_wide_to_search_finishes_its_branches_one_by_one():
+    jobs, sizes = branches_in_rows(200)
+    result = choose_order(jobs, sizes)
+    assert not result.optimal
+    assert result.peak == simulated_peak(jobs, sizes, result.sequence)
+    assert result.peak <= 64 * 3 + 2 * 128  # the root, the sum, and one branch; not 200 of them

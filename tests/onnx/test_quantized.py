@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import torch
 from onnx import helper
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_dynamic,
+    quantize_static,
+)
 from torch import nn
 
 from openneutron.litert.file import read
@@ -180,3 +186,71 @@ def test_the_files_parameters_are_kept(tmp_path):
     assert found and found <= expected
     assert all(t.dtype == "int8" for t in (*graph.inputs, *graph.outputs))
     assert Reference(graph)
+
+
+class _Sequence(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.layer = getattr(nn, kind)(8, 6, bidirectional=True, batch_first=True)
+        self.last = nn.Linear(12, 4)
+
+    def forward(self, x):
+        return self.last(self.layer(x)[0])
+
+
+def _exported(module, shape, path, opset):
+    torch.manual_seed(0)
+    torch.onnx.export(
+        module.eval(), (torch.randn(shape),), path, input_names=["x"], output_names=["y"],
+        opset_version=opset, dynamo=False,
+    )  # fmt: skip
+    return path
+
+
+def _drawn_inputs(shape, count=8):
+    return [np.random.default_rng(i).standard_normal(shape).astype(np.float32) for i in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_a_bidirectional_recurrent_layer_between_quantize_steps(kind, tmp_path):
+    path = _exported(_Sequence(kind), (1, 5, 8), tmp_path / "float.onnx", 17)
+    given = _drawn_inputs((1, 5, 8))
+    quantize_static(path, tmp_path / "q.onnx", _Samples("x", given), quant_format=QuantFormat.QDQ)
+    module = load_onnx(tmp_path / "q.onnx")
+    graph = read(convert_model(module, (torch.from_numpy(given[0]),)), "converted")
+    (found,) = Reference(graph).run([given[0]])
+    (quant,) = {t.quant for t in graph.outputs}
+    found = (found.astype(np.float32) - quant.zero_point[0]) * quant.scale[0]
+    (expected,) = run_onnxruntime(tmp_path / "q.onnx", [given[0]])
+    assert np.abs(found - expected).max() <= 2 * quant.scale[0]
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "Conv"])
+def test_what_is_quantized_at_run_time_is_read_as_float(kind, tmp_path, caplog):
+    shape = (1, 5, 8) if kind == "LSTM" else (1, 3, 8, 8)
+    conv = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
+    path = _exported(_Sequence("LSTM") if kind == "LSTM" else conv, shape, tmp_path / "float.onnx", 17)
+    quantize_dynamic(path, tmp_path / "dynamic.onnx")
+    module, given = load_onnx(tmp_path / "dynamic.onnx"), _drawn_inputs(shape)
+    assert "quantized at run time are read as float" in caplog.text
+    found = module(torch.from_numpy(given[0])).detach().numpy()
+    (expected,) = run_onnxruntime(path, [given[0]])
+    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()  # its weights have eight bits
+    program = compile_model(
+        module, (torch.from_numpy(given[0]),), calibration=[(torch.from_numpy(x),) for x in given]
+    )
+    assert program.rejected == ()
+
+
+def test_scales_for_each_channel_before_opset_13(tmp_path):
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
+    path, given = _exported(model, (1, 3, 8, 8), tmp_path / "float.onnx", 11), _drawn_inputs((1, 3, 8, 8))
+    quantize_static(
+        path, tmp_path / "q.onnx", _Samples("x", given), quant_format=QuantFormat.QDQ, per_channel=True
+    )
+    module = load_onnx(tmp_path / "q.onnx")
+    program = compile_model(module, (torch.from_numpy(given[0]),))
+    assert program.rejected == ()
+    (found,) = load_program(program.pte).run([given[0]])
+    (expected,) = run_onnxruntime(path, [given[0]])  # some releases refuse what their quantizer writes
+    assert np.abs(np.asarray(found) - expected).max() < 0.05 * np.abs(expected).max()

@@ -317,3 +317,35 @@ def test_a_dequantize_step_that_the_cpu_reads_too_keeps_nothing_from_the_npu() -
     quantized.graph.eliminate_dead_code()
     quantized.recompile()
     assert compute_nodes(delegate(quantized, inputs).manager) == ["aten_atan_default"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "excluded"),
+    [
+        ([nn.Conv2d(3, 4, 3), nn.ReLU()], "aten::relu"),
+        ([nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU6()], "aten::hardtanh"),
+        ([nn.Linear(8, 8), nn.ReLU()], "aten.relu.default"),
+        ([nn.Conv2d(3, 4, 3), nn.ReLU()], "aten::conv2d"),
+        ([nn.Linear(8, 8), nn.ReLU()], "aten::linear"),
+    ],
+)
+def test_an_exclusion_holds_for_what_is_fused_and_gives_it_as_the_reason(layers, excluded):
+    inputs = (torch.randn(1, 3, 8, 8),)
+    options = CompileOptions(operators_not_to_delegate=(excluded,))
+    model = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Sigmoid(), *layers).eval()
+    program = compile_model(model, inputs, calibration=[inputs], options=options)
+    names = {r.op.split(".")[1] for r in program.rejected}
+    assert (
+        excluded.replace("::", ".").split(".")[1].replace("conv2d", "convolution").replace("linear", "addmm")
+        in names
+    )
+    assert {"relu", "hardtanh"} & names
+    assert all(r.reject.code == "ON204" and excluded in r.reject.reason for r in program.rejected)
+
+
+def test_an_exclusion_that_finds_nothing_is_said(caplog):
+    inputs = (torch.randn(1, 3, 8, 8),)
+    options = CompileOptions(operators_not_to_delegate=("aten::batch_norm",))
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+    compile_model(model, inputs, calibration=[inputs], options=options)
+    assert "no operator of the program is aten::batch_norm" in caplog.text

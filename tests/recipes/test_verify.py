@@ -98,3 +98,35 @@ def test_int8_programs_are_checked_too():
 
 def test_can_be_switched_off():
     assert made()[0].verification is None
+
+
+@pytest.mark.parametrize("name", ["lgamma", "_fft_c2c", "adaptive_max_pool3d"])
+def test_an_operator_without_a_kernel_anywhere_is_refused_by_name(name):
+    functions = {
+        "lgamma": torch.lgamma,
+        "_fft_c2c": lambda x: torch.fft.fft(x.to(torch.complex64)).abs(),
+        "adaptive_max_pool3d": lambda x: torch.nn.functional.adaptive_max_pool3d(
+            x, (2, 2, 2), return_indices=True
+        ),
+    }
+
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return functions[name](torch.relu(x))
+
+    inputs = (torch.rand(1, 2, 4, 4, 4) + 1,)
+    with pytest.raises(OpenNeutronError, match=f"no kernel for aten::{name}") as error:
+        compile_model(Net().eval(), inputs, calibration=[inputs])
+    assert error.value.diagnostic.code == "ON513"
+    kept = compile_model(Net().eval(), inputs, calibration=[inputs], verify=False)
+    assert any("no kernel" in r.reject.hint for r in kept.rejected)
+
+
+def test_a_kernel_that_is_there_is_not_said_to_be_missing():
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return torch.stft(torch.relu(x), 16, 8, center=False, return_complex=True).abs()
+
+    inputs = (torch.rand(1, 64),)
+    program = compile_model(Net().eval(), inputs, calibration=[inputs])
+    assert program.rejected and not any("no kernel" in r.reject.hint for r in program.rejected)

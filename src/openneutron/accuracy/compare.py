@@ -22,7 +22,7 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Interpreter, Node
-from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
 from openneutron import ops
 from openneutron.accuracy.layer_error import Evidence, LayerError
@@ -39,6 +39,7 @@ from openneutron.litert.ir import Graph, Tensor
 from openneutron.options import CompileOptions
 from openneutron.package.program import CompiledProgram, delegates, inside, package_program
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
+from openneutron.quantize.convert import convert_calibrated
 from openneutron.quantize.export import Inputs, export_model
 from openneutron.quantize.plan import BALANCED, BEST, AccuracyPlan, find_plan
 from openneutron.quantize.quantizer import NeutronQuantizer
@@ -136,7 +137,7 @@ def quantize_both(
     reference = copy.deepcopy(refined.reference)
     same = refined.original is refined.reference
     refined.original = reference if same else copy.deepcopy(refined.original)
-    return reference, convert_pt2e(model), refined
+    return reference, convert_calibrated(model), refined
 
 
 def try_suggestions(

@@ -22,7 +22,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 
-from openneutron.diagnostics import OpenNeutronError, fail
+from openneutron.diagnostics import fail
 from openneutron.fx import op_name
 from openneutron.ops import find
 from openneutron.package.program import CompiledProgram, Verification
@@ -64,16 +64,25 @@ def verify_program(
     for name, model in models.items():
         reference = model.module(check_guards=False) if isinstance(model, ExportedProgram) else model
         assert isinstance(reference, GraphModule)
+        if missing := loaded.missing_operators(name):
+            _refuse_without_kernel(missing, program)
+            return Verification(skipped=f"there is no kernel for {', '.join(missing)}")
         for sample in samples[name]:
-            try:
-                worst = max(worst, _compare(loaded, name, reference, sample))
-            except OpenNeutronError as error:
-                if (
-                    error.diagnostic.code == "ON513"
-                ):  # a custom operator, say: its kernel is not on this machine
-                    return Verification(skipped=error.diagnostic.problem)
-                raise
+            worst = max(worst, _compare(loaded, name, reference, sample))
     return Verification(worst=worst)
+
+
+def _refuse_without_kernel(missing: Sequence[str], program: CompiledProgram) -> None:
+    """An operator of PyTorch's own without a kernel has none anywhere; a user's may have one elsewhere."""
+    for name in missing:
+        namespace, _, rest = name.partition("::")
+        if namespace != "aten":
+            continue
+        prefix = f"{namespace}.{rest.partition('.')[0]}."
+        where = next((f"node '{r.node.name}'" for r in program.rejected if r.kernel.startswith(prefix)), name)
+        fail("ON513", where, f"stays on the CPU, and ExecuTorch has no kernel for {name}",
+             "Write the model without it; or register a kernel of your own before compiling, or compile with "
+             "--no-verify (verify=False) and register one where the program runs.")  # fmt: skip
 
 
 def _compare(loaded: LoadedProgram, method: str, model: GraphModule, sample: tuple[Any, ...]) -> float:

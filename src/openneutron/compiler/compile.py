@@ -55,10 +55,12 @@ from openneutron.compiler.microcode.format import (
 from openneutron.compiler.result import BufferInfo, CallInfo, CompiledGraph
 from openneutron.compiler.stripes.tile import fitting_plan, network_cycles, smallest_plan
 from openneutron.diagnostics import OpenNeutronError, fail
-from openneutron.litert.ir import Graph, Op, Tensor
+from openneutron.litert.ir import Builtin, Graph, Op, Tensor
 from openneutron.options import CompileOptions
 from openneutron.target import Target
 
+_LAYERS = (Builtin.CONV_2D, Builtin.DEPTHWISE_CONV_2D, Builtin.FULLY_CONNECTED)
+_IN_FLASH = "fetch_constants_to_sram keeps the weights in flash and prefetches them layer by layer."
 MOST_STEPS_AGAIN = 4_000  # of a network that is planned a second time in another form
 
 
@@ -69,8 +71,10 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
     check_supported(fused)
     small = options.optimise == "size"
     arena = small and not options.keep_inputs
-    schedule = make_schedule(fused, arena)
     sram = options.sram_bytes or target.sram_bytes
+    if not options.fetch_constants_to_sram:
+        _check_weights(fused, sram)
+    schedule = make_schedule(fused, arena)
     orders = partial(with_given_order, fused, schedule, arena)
     pictures = sum(op.operand(0).nbytes for op in fused.ops if op.custom_name == PLANAR)
     woven = _with_pictures_woven(fused, schedule, target, options) if arena and pictures else None
@@ -243,6 +247,22 @@ def _check_scratch(plan: MemoryPlan, sram: int) -> None:
         )
 
 
+def _check_weights(graph: Graph, sram: int) -> None:
+    """Refuse before any planning what no plan makes fit: equal weights are stored once, and none shrinks."""
+    found = {
+        data.tobytes()
+        for op in graph.ops
+        if op.kind in _LAYERS and (data := op.operand(1).data) is not None and op.operand(1).dtype == "int8"
+    }
+    if (need := sum(map(len, found))) > sram:
+        fail(
+            "ON403",
+            "program",
+            f"the weights of its layers have {need:,} bytes, {sram:,} bytes of SRAM are given",
+            _IN_FLASH,
+        )
+
+
 def _check_fits(plan: MemoryPlan, weights: int, sram: int) -> None:
     need = plan.beyond_io_bytes + weights
     if need > sram:
@@ -251,7 +271,7 @@ def _check_fits(plan: MemoryPlan, weights: int, sram: int) -> None:
             "program",
             f"activations ({plan.beyond_io_bytes:,} bytes at least) and weights ({weights:,} bytes) need "
             f"{need:,} bytes together, {sram:,} bytes of SRAM are given",
-            "fetch_constants_to_sram keeps the weights in flash and prefetches them layer by layer.",
+            _IN_FLASH,
         )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e import move_exported_model_to_eval
-from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 from torchao.quantization.pt2e.quantizer import (
     FixedQParamsQuantizationSpec,
     QuantizationSpec,
@@ -31,6 +31,7 @@ from openneutron.passes import ATEN_PASSES, PTQ, QAT, run_passes
 from openneutron.passes.graph import constant
 from openneutron.quantize.annotate import Annotator, leave_float
 from openneutron.quantize.borders import different_parts
+from openneutron.quantize.convert import convert_calibrated
 from openneutron.quantize.lifted import lift
 from openneutron.quantize.quantizer import leave_room_for_biases
 from openneutron.quantize.schemes import Scheme
@@ -127,7 +128,7 @@ def taken_by_neutron(
             _observe_constants(prepared)
         else:
             prepared(*examples[0])
-        converted = convert_pt2e(prepared)
+        converted = convert_calibrated(prepared)
     program = (None if kwargs else lift(converted, args)) or torch.export.export(converted, args, kwargs)
     partitioner = NeutronPartitioner(options.to_compile_specs())
     program = partitioner.transform_for_pre_decomposition(program)

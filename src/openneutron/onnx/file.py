@@ -17,6 +17,7 @@ import torch
 
 from openneutron.diagnostics import fail, nearest
 from openneutron.files import read_file
+from openneutron.onnx.dynamic import open_dynamic
 from openneutron.onnx.narrow import BITS, FLOAT4, INT2, INT4, INTEGERS, NARROW, UINT2, UINT4
 from openneutron.onnx.spec import Unsupported
 
@@ -127,6 +128,7 @@ def parse_onnx(data: bytes, path: Path) -> OnnxFile:
             "The file breaks ONNX's rules, or is newer than the installed package onnx; export it again."
             + _nearest_operator(text),
         )
+    open_dynamic(model, weights, where)
     return OnnxFile(path, model, weights)
 
 
@@ -142,12 +144,17 @@ def _nearest_operator(text: list[str]) -> str:
 
 
 def _with_shapes(model: Any) -> Any:
-    """A copy to check: inputs and outputs may lack a shape, which the checker wants and nobody else needs."""
+    """A copy to check, without what the checker refuses and nobody else minds: inputs that lack a shape."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for value in (*copy.graph.input, *copy.graph.output):
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.shape.SetInParent()
+    # Before opset 13 the two have one scale by the rules; onnxruntime writes and takes one for each channel.
+    for node in copy.graph.node:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and not node.domain:
+            for attribute in [a for a in node.attribute if a.name == "axis"]:
+                node.attribute.remove(attribute)
     return copy
 
 

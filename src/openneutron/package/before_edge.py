@@ -49,6 +49,7 @@ from openneutron.passes.functional import (
 )
 from openneutron.quantize.export import copy_graph
 from openneutron.stopwatch import PARTITION, PASSES, stage
+from openneutron.tensors import plain
 
 
 def goes_before_edge(options: CompileOptions, etrecord: bool = False) -> bool:
@@ -120,6 +121,9 @@ class _Taking:
         constants = [s for s in sources if s.name in self.constants]
         inputs = [s for s in sources if s.name not in self.constants]
         outputs = [n for n in ordered if any(user not in members for user in n.users)]
+        for node in (*inputs, *outputs):
+            # Eager PyTorch may leave a tensor in any order; ExecuTorch keeps two, and decides after this.
+            node.meta["val"] = plain(node.meta["val"])
         inside = self._inside(ordered, constants, inputs, outputs)
         made = NeutronBackend.preprocess(inside, specs)
         stand_in = make_stand_in([n.meta["val"] for n in inputs], [n.meta["val"] for n in outputs])

@@ -8,6 +8,7 @@ tensor. Every operator of a program is either part of a cluster or has a reason 
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Collection, Hashable, Mapping, Sequence
@@ -122,13 +123,23 @@ class Rejected:
         }
 
 
-_NO_KERNEL = "It is not in Core ATen either: a program with it runs only where you register a kernel for it."
+_NO_KERNEL = "ExecuTorch has no kernel for it either: a program with it runs only where you register one."
 
 
-def _is_core(node: Node) -> bool:
-    """Whether ExecuTorch is sure to have a kernel; what it decomposes is asked about in parts."""
+def _has_kernel(node: Node) -> bool:
+    """Whether ExecuTorch has a kernel; what it decomposes is asked about in parts."""
     op = overload(node)
-    return op is None or op.namespace != "aten" or torch.Tag.core in op.tags or op._can_decompose()
+    if op is None or op.namespace != "aten" or torch.Tag.core in op.tags or op._can_decompose():
+        return True
+    return op._schema.name.removesuffix("_copy") in _with_kernel()
+
+
+@functools.cache
+def _with_kernel() -> frozenset[str]:
+    """The operators that ExecuTorch's runtime has kernels for; a view's kernel is that of its copy."""
+    from executorch.extension.pybindings.portable_lib import _get_operator_names
+
+    return frozenset(name.partition(".")[0].removesuffix("_copy") for name in _get_operator_names())
 
 
 class _Refused(Exception):
@@ -290,7 +301,7 @@ class _Finder:
                 Reject(
                     "ON201",
                     f"{name or node.target} is not in the operator table",
-                    "openneutron ops lists what is." if _is_core(node) else _NO_KERNEL,
+                    "openneutron ops lists what is." if _has_kernel(node) else _NO_KERNEL,
                 )
             )
         for key, value in bind_args(node).items():

@@ -224,12 +224,16 @@ class TablePartitioner(Partitioner):
         clusters, rejected = find_clusters(program, self.options.converter)
         kept = []
         for cluster in clusters:
-            excluded = (self._excluded(part.node) for part in cluster.parts)
-            reject = next((e for e in excluded if e is not None), None) or self.refuses(cluster)
+            computing = [n for part in cluster.parts for n in part.body or (part.node,) if op_name(n)]
+            excluded = {node: e for node in computing if (e := self._excluded(node)) is not None}
+            reject = next(iter(excluded.values()), None) or self.refuses(cluster)
             if reject is None:
                 kept.append(cluster)
-            else:
-                rejected += [Rejected(part.node, op_name(part.node), reject) for part in cluster.parts]
+                continue
+            others = reject
+            if excluded:  # an activation is fused into its layer: neither can be computed without the other
+                others = replace(reject, reason=f"{reject.reason}, which is computed together with it")
+            rejected += [Rejected(n, op_name(n), excluded.get(n, others)) for n in computing]
         return kept, rejected
 
     def _excluded(self, node: Node) -> Reject | None:
@@ -245,13 +249,19 @@ class TablePartitioner(Partitioner):
         """A misspelt name would silently exclude nothing; PyTorch's that the program lacks do so rightly."""
         if not self.options.operators_not_to_delegate:
             return
-        known = set().union(*map(_names, program.graph.nodes))
-        known |= {s for spec in TABLE for name in spec.names for s in spellings(name)}
+        here = set().union(*map(_names, program.graph.nodes))
+        known = here | {s for spec in TABLE for name in spec.names for s in spellings(name)}
         for name in self.options.operators_not_to_delegate:
             if name not in known and not hasattr(torch.ops.aten, name.removeprefix("aten::").split(".")[0]):
                 close = nearest(name, (k for k in known if "::" in k and "." not in k)).split(" Known:")[0]
                 hint = close if close.startswith("Did") else "openneutron ops lists the operators."
                 fail("ON105", "operators_not_to_delegate", f"there is no operator '{name}'", hint)
+            if name not in here and not self._before_edge:
+                logger.warning(
+                    "operators_not_to_delegate: no operator of the program is %s; the model has none, or it "
+                    "does nothing in evaluation (dropout), or is part of a layer's weights (batch norm)",
+                    name,
+                )
 
     def _keep_reasons(self, rejected: Sequence[Rejected]) -> None:
         self._whole_reasons |= {r.node.name: r.reject for r in rejected if r.reject.code != "ON202"}
@@ -259,7 +269,7 @@ class TablePartitioner(Partitioner):
     def _first_reason(self, entry: Rejected) -> Reject:
         """The reason of the operator a node was decomposed from: its parts can only say they are not int8."""
         if entry.reject.code == "ON202":
-            for name in _ancestry(entry.node):
+            for name in (entry.node.name, *_ancestry(entry.node)):
                 if name in self._whole_reasons:
                     return self._whole_reasons[name]
         return entry.reject

@@ -22,7 +22,7 @@ from openneutron.passes.canonicalize import (
     replace_constant_division,
     replace_scalars,
 )
-from openneutron.passes.constants import fold_constants, fold_parameters
+from openneutron.passes.constants import fold_constants, fold_float, fold_parameters
 from openneutron.passes.decompose import decompose_unsupported
 from openneutron.passes.layers import (
     add_batch_dimension,
@@ -93,7 +93,10 @@ _FOLD_AFFINE = Pass(
 )
 
 # Run on what a model that others quantized leaves in float, before the whole of it is written as LiteRT.
-FLOAT_PARTS: tuple[Pass, ...] = (_DECOMPOSE_UNSUPPORTED,)
+FLOAT_PARTS: tuple[Pass, ...] = (
+    _DECOMPOSE_UNSUPPORTED,
+    Pass("FoldFloat", "what no input can change is a constant, unless it is made from integers", fold_float),
+)
 
 # Run on the exported module before torchao's prepare functions, which fold batch norms before they ask the
 # quantizer for anything.

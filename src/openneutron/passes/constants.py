@@ -51,6 +51,11 @@ def fold_parameters(model: GraphModule) -> bool:
     return _Folding(model).fold()
 
 
+def fold_float(model: GraphModule) -> bool:
+    """Compute what no input can change, except what is made from integers: weights stay quantized."""
+    return _Folding(model, keep_quantized=True).fold()
+
+
 def fold_quantized(model: GraphModule) -> GraphModule:
     """Store in int8 what is quantized and constant now that training is over, as calibration leaves it."""
     folding = _Folding(model)
@@ -82,11 +87,18 @@ def _written_arguments(node: Node) -> list[Node]:
 
 
 class _Folding:
-    def __init__(self, model: GraphModule, may_fold: Callable[[torch.Tensor], bool] = lambda value: True):
+    def __init__(
+        self,
+        model: GraphModule,
+        may_fold: Callable[[torch.Tensor], bool] = lambda value: True,
+        keep_quantized: bool = False,
+    ):
         self.model = model
+        self._keep_quantized = keep_quantized
         self.values: dict[Node, Any] = {}
         self._may_fold = may_fold
-        self._state = _state(model)
+        self._state, self._rescaled = _state(model)
+        self._copies: dict[str, torch.Tensor] = {}
         self._snapshots: dict[tuple[Node, int], Node] = {}
         stored = {t.untyped_storage() for t in (*model.parameters(), *model.buffers())}
         self._budget = _ALL_RESULTS + 2 * sum(s.nbytes() for s in stored)
@@ -109,6 +121,8 @@ class _Folding:
             value = constant(self.model, node)
             if value is None or node.target in self._state or not self._may_fold(value):
                 return False
+            if node.target in self._rescaled:  # a copy: the parameter itself may be the caller's
+                value = self._copies.setdefault(str(node.target), value.detach().clone())
             self.values[node] = value
             self._memory.add(_address(value))
             return True
@@ -132,6 +146,7 @@ class _Folding:
             known: Any = node.target in _PYTHON
         else:
             known = torch.Tag.nondeterministic_seeded not in op.tags
+            known &= not (self._keep_quantized and op.namespace == "quantized_decomposed")
         inputs = node.all_input_nodes
         if op in _LIKE:
             known, inputs = known and _is_static(node.args[0]), inputs[1:]
@@ -175,7 +190,7 @@ class _Folding:
 
     def _read_constants(self, node: Node) -> bool:
         """Let a call that is not folded read constants, as they are at this point of the program."""
-        found = [n for n in node.all_input_nodes if n in self.values and n.op != "get_attr"]
+        found = [n for n in node.all_input_nodes if n in self.values and not self._is_as_stored(n)]
         instead = {n: self._replacement(n, node) for n in found}
         instead = {n: new for n, new in instead.items() if new is not n}
         if instead:
@@ -186,6 +201,9 @@ class _Folding:
             infer(node)
             self._resized.add(node)
         return bool(instead)
+
+    def _is_as_stored(self, node: Node) -> bool:
+        return node.op == "get_attr" and node.target not in self._rescaled
 
     def _replacement(self, node: Node, reader: Node) -> Any:
         value = self.values[node]
@@ -209,10 +227,16 @@ class _Folding:
         return changed
 
 
-def _state(model: GraphModule) -> set[Any]:
-    """Parameters and buffers that the program itself changes: they have another value in the next run."""
+def _state(model: GraphModule) -> tuple[set[Any], set[Any]]:
+    """Parameters and buffers that the program itself changes: they have another value in the next run.
+
+    The second set has parameters that only constants are written into, such as weights that are rescaled when
+    a model is first run: they are constants, with the value they have then. A buffer may be a counter.
+    """
     source: dict[Node, Node] = {}
-    found = set()
+    constants: set[Node] = set()
+    found: set[Any] = set()
+    by_inputs: set[Any] = set()
     for node in model.graph.nodes:
         if node.op == "get_attr":
             source[node] = node
@@ -223,10 +247,18 @@ def _state(model: GraphModule) -> set[Any]:
             roots = [source[a] for a in shared if isinstance(a, Node) and a in source]
             if roots and any(r.alias_info is not None for r in op._schema.returns):
                 source[node] = roots[0]
-            found |= {source[n].target for n in _written_arguments(node) if n in source}
+            written = {source[n].target for n in _written_arguments(node) if n in source}
+            found |= written
+            if not constants.issuperset(node.all_input_nodes) or torch.Tag.nondeterministic_seeded in op.tags:
+                by_inputs |= written
+                continue
         elif node.target is operator.getitem and node.args[0] in source:
             source[node] = source[node.args[0]]
-    return found
+        if node.op in ("get_attr", "call_function") and constants.issuperset(node.all_input_nodes):
+            constants.add(node)
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    rescaled = (found - by_inputs) & parameters
+    return found - rescaled, rescaled
 
 
 def _is_static(node: Any) -> bool:

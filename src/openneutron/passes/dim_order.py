@@ -8,7 +8,7 @@ after, so that delegates and other operators see what they were compiled for.
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from executorch.exir.delegate import executorch_call_delegate
@@ -19,6 +19,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
 
 from openneutron.fx import op_name, overload, tensor_of
+from openneutron.tensors import is_plain
 
 # Kernels that look at the order, or that do not care: the order's own operators, views of the same memory,
 # and the kernels of the dialect that are made for channels-last tensors.
@@ -47,16 +48,20 @@ def restore_order_around(model: GraphModule) -> PassResult:
     """Give every operator that wants contiguous tensors such ones, and its readers what they had."""
     changed = False
     for node in list(model.graph.nodes):  # in order: what is changed here is what a later one reads
+        for source, wanted in _in_another_order(model, node):
+            with model.graph.inserting_before(node):
+                node.replace_input_with(source, _copy(model, source, wanted))
+            changed = True
         if not _wants_contiguous(node):
             continue
         changed = True
-        for source in [n for n in node.all_input_nodes if _is_channels_last(n)]:
+        for source in [n for n in node.all_input_nodes if _is_reordered(n)]:
             with model.graph.inserting_before(node):
                 node.replace_input_with(source, _copy(model, source, _contiguous(source.meta["val"])))
         if not isinstance(node.meta.get("val"), torch.Tensor):  # several results: each is picked by a node
             node.meta["val"] = tuple(map(_contiguous, node.meta["val"]))
         for result in (node, *(u for u in node.users if u.target is operator.getitem)):
-            if _is_channels_last(result):
+            if _is_reordered(result):
                 _restore(model, result)
     if changed:
         for node in model.graph.find_nodes(op="call_function", target=executorch_call_delegate):
@@ -93,8 +98,8 @@ def _restore(model: GraphModule, result: Node) -> None:
     """Let a result be contiguous, and its readers see it as it was."""
     before = result.meta["val"]
     result.meta["val"] = _contiguous(before)
-    if _same_in_either(before):
-        return
+    if _is_contiguous(before) or not is_plain(before):
+        return  # nobody was compiled for an order that ExecuTorch does not have
     with model.graph.inserting_after(result):
         copy = _copy(model, result, before)
     result.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
@@ -102,7 +107,31 @@ def _restore(model: GraphModule, result: Node) -> None:
 
 def needs_order_restored(model: GraphModule) -> bool:
     """Whether there is such an operator."""
-    return any(_wants_contiguous(n) for n in model.graph.nodes)
+    return any(_wants_contiguous(n) or _in_another_order(model, n) for n in model.graph.nodes)
+
+
+def _in_another_order(model: GraphModule, node: Node) -> list[tuple[Node, torch.Tensor]]:
+    """What a delegate is given in another order in memory than it was compiled for, and how it wants it.
+
+    A partition is taken before ExecuTorch decomposes what is left, and so decides how results of that lie.
+    """
+    if node.target is not executorch_call_delegate:
+        return []
+    program = getattr(model, str(cast(Node, node.args[0]).target)).original_module
+    takes = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
+    wanted = [tensor_of(takes[name]) for name in program.graph_signature.user_inputs]
+    pairs = zip(cast(Any, node.args[1:]), wanted, strict=True)
+    return [
+        (source, value)
+        for source, value in pairs
+        if isinstance(source, Node) and (given := tensor_of(source)) is not None and value is not None
+        if _steps(given) != _steps(value)
+    ]
+
+
+def _steps(value: torch.Tensor) -> list[int]:
+    """The strides that matter: a dimension of one element may have any."""
+    return [stride for stride, size in zip(value.stride(), value.shape, strict=True) if size != 1]
 
 
 def _wants_contiguous(node: Node) -> bool:
@@ -110,9 +139,9 @@ def _wants_contiguous(node: Node) -> bool:
     if op is None or name.startswith(_TAKES_ANY) or name in _TAKES_CHANNELS_LAST:
         return False
     read = [n for n in node.all_input_nodes if tensor_of(n) is not None]
-    last = [n for n in (node, *read) if _is_channels_last(n)]
+    last = [n for n in (node, *read) if _is_reordered(n)]
     if name.startswith("cortex_m."):  # these look at the memory alone
-        last = [n for n in last if not _same_in_either(n.meta["val"])]
+        last = [n for n in last if not _is_contiguous(n.meta["val"])]
     if not last:
         return False
     if torch.Tag.pointwise not in op.tags:
@@ -122,14 +151,18 @@ def _wants_contiguous(node: Node) -> bool:
     return len(found) > 1 or found.pop()[1] != (0, 2, 3, 1)  # a third order: of one channel, say
 
 
-def _is_channels_last(node: Node) -> bool:
+def _is_reordered(node: Node) -> bool:
     value = tensor_of(node)
-    return value is not None and value.ndim == 4 and _order(value) != (0, 1, 2, 3)
+    return value is not None and _order(value) != tuple(range(value.ndim))
 
 
 def _order(value: torch.Tensor) -> tuple[int, ...]:
     """The order as ExecuTorch will write it down; a dimension of size 1 may be anywhere."""
     return tuple(dim_order_from_stride(value.stride()))
+
+
+def _is_contiguous(value: torch.Tensor) -> bool:
+    return _steps(value) == _steps(_contiguous(value))
 
 
 def _same_in_either(value: torch.Tensor) -> bool:

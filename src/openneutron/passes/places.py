@@ -36,6 +36,7 @@ _MOVES: dict[str, tuple[str, ...]] = {
     "aten.take_along_dim.default": ("self",),
     "aten.diagonal.default": ("self",),
     "aten.unfold.default": ("self",),
+    "aten.as_strided.default": ("self",),
     "aten.rot90.default": ("self",),
     "aten.repeat_interleave.self_int": ("self",),
     "aten.repeat_interleave.self_Tensor": ("self",),
@@ -108,7 +109,7 @@ def _rewritten(model: GraphModule, node: Node) -> Node | None:
     if any(s is None or s > 1 << 24 for s in sizes):
         return None
     chosen = _numbers(model, node, values, cast(list[int], sizes))
-    if chosen is None or not 0 < chosen.numel() <= 1 << 24:
+    if chosen is None or not 0 < chosen.numel() <= 1 << 24 or bool((chosen < 0).any()):
         return None
     first, second = values[0], values[1] if len(values) > 1 else None
     assert isinstance(first, Node)
@@ -133,9 +134,22 @@ def _size(value: Any) -> int | None:
 
 
 def numbered(like: torch.Tensor, first: int = 0, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-    """The number of each element of a tensor, laid out in memory as it is."""
-    numbers = torch.empty_strided(like.shape, like.stride(), dtype=dtype)
-    return numbers.copy_(torch.arange(first, first + like.numel()).view(like.shape))
+    """The number of each element of a tensor, laid out in memory as it is; -1 is memory that is not its own.
+
+    Elements that share memory, as in an expanded tensor, have one value: the number of the first will do.
+    """
+    numbers = torch.arange(first, first + like.numel())
+    start, held = like.storage_offset(), like.untyped_storage().nbytes()
+    start = start if isinstance(start, int) else 0  # of a tensor whose own size is not known, it may not be
+    places = torch.full(like.shape, start)
+    for dim, (size, stride) in enumerate(zip(like.shape, like.stride(), strict=True)):
+        places += (torch.arange(size) * stride).view(-1, *[1] * (like.dim() - dim - 1))
+    last = int(places.reshape(-1)[-1]) if like.numel() else 0
+    size = max(held // like.element_size() if isinstance(held, int) else 0, last + 1)
+    memory = torch.full((size,), -1).scatter_reduce_(
+        0, places.reshape(-1), numbers, "amin", include_self=False
+    )
+    return memory.to(dtype).as_strided(like.shape, like.stride(), start)
 
 
 def _numbers(model: GraphModule, node: Node, values: list[Any], sizes: list[int]) -> torch.Tensor | None:

@@ -43,15 +43,29 @@ def _written(node: Node) -> Node | None:
     return node.args[0] if isinstance(node.args[0], Node) else None
 
 
-def _out_of_place(op: OpOverload) -> OpOverload | None:
-    """The overload with the same arguments; its name may be another, as with pow_.Scalar."""
-    packet = getattr(aten, op._schema.name.removeprefix("aten::").removesuffix("_"), None)
-    wanted = [(a.name, str(a.type)) for a in op._schema.arguments]
+def _out_of_place(op: OpOverload) -> tuple[OpOverload, tuple[str, ...]] | None:
+    """The overload that makes a new tensor of the same arguments, and what `op` calls these, in its order.
+
+    Its own name for an argument may be another (dropout_ says `self`, dropout `input`), and so may be the
+    overload's (pow_.Scalar) or the order (polygamma_).
+    """
+    mine = [(a.name, str(a.type)) for a in op._schema.arguments]
+    packet = getattr(aten, _plain_name(op._schema.name.removeprefix("aten::")), None)
     for name in (op._overloadname, *(packet.overloads() if packet is not None else ())):
         plain = getattr(packet, name, None)
-        if plain is not None and [(a.name, str(a.type)) for a in plain._schema.arguments] == wanted:
-            return plain
+        if plain is None or plain._schema.is_mutable or len(plain._schema.returns) != 1:
+            continue
+        theirs = [(a.name, str(a.type)) for a in plain._schema.arguments]
+        if [t for _, t in theirs] == [t for _, t in mine]:
+            return plain, tuple(n for n, _ in mine)
+        if sorted(theirs) == sorted(mine):
+            return plain, tuple(n for n, _ in theirs)
     return None
+
+
+def _plain_name(name: str) -> str:
+    """`relu_` is `relu`, and `__iand__`, which `a &= b` calls, is `__and__`."""
+    return f"__{name[3:]}" if name.startswith("__i") else name.removesuffix("_")
 
 
 class _Writes:
@@ -136,7 +150,10 @@ class _Writes:
                  "Write it without in-place assignment.")  # fmt: skip
         else:
             self._read(node)
-            value = insert(node, plain, node.args, node, node.kwargs)
+            call, names = plain
+            args = [bind_args(node)[name] for name in names]
+            keywords = {a.name: v for a, v in zip(call._schema.arguments, args, strict=True) if a.kwarg_only}
+            value = insert(node, call, tuple(args[: len(args) - len(keywords)]), node, keywords)
         if op_name(node) in _RESHAPING:
             # From here on the name stands for the tensor as it is seen now.
             for user in [u for u in target.users if u in _nodes_after(node)]:
@@ -199,9 +216,10 @@ class _Writes:
             shown = _call(several, {self._shown[view]: places})[cast(int, view.args[1])]
         else:
             shown = _call(view, {self._shown[view]: places})
-        chosen = torch.arange(like.numel()).view(like.shape)
-        chosen.view(-1)[shown.reshape(-1)] = like.numel() + torch.arange(shown.numel())
-        new = replace_places(self.model, before, whole, part, chosen)
+        chosen, new = torch.arange(like.numel()).view(like.shape), None
+        if not bool((shown < 0).any()):  # else it shows memory that only an enclosing tensor has
+            chosen.view(-1)[shown.reshape(-1)] = like.numel() + torch.arange(shown.numel())
+            new = replace_places(self.model, before, whole, part, chosen)
         if new is None:
             problem = f"{shown.numel()} elements are changed through {view.target}"
             fail("ON208", f"node '{view.name}'", problem,

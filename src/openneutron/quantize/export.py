@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from openneutron.diagnostics import OpenNeutronError, fail
+from openneutron.fx import rename_reserved
 from openneutron.quantize.lifted import lift
 from openneutron.quantize.recurrent import shapes_of_few_steps
 from openneutron.stopwatch import EXPORT, stage
@@ -27,14 +28,13 @@ def export_model(module: Model, example_inputs: Any, dynamic_shapes: Any = None)
     """The model as torch.export gives it; of an exported one a program of its own, which may be changed."""
     inputs = plain_inputs(as_tuple(example_inputs))
     if isinstance(module, ExportedProgram):
-        return _with_plain_results(_own(module))
+        return _with_plain_results(_own(rename_reserved(module)))
     with stage(EXPORT):
         # A module that knows better names for its nodes than torch.export gives them exports itself.
         export = getattr(module, "export_program", None)
         lifted = lift(module, inputs) if isinstance(module, GraphModule) and dynamic_shapes is None else None
-        return _with_plain_results(
-            lifted or (_export(module, inputs, dynamic_shapes) if export is None else export(inputs))
-        )
+        exported = lifted or (_export(module, inputs, dynamic_shapes) if export is None else export(inputs))
+        return _with_plain_results(rename_reserved(exported))
 
 
 def as_tuple(inputs: Any) -> Inputs:

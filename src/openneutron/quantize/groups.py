@@ -11,7 +11,7 @@ computes a group as one island, in float.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from torch.fx import Node
@@ -32,6 +32,7 @@ class _Grower:
     find: Callable[[str], OpSpec | None]
     may: Callable[[Node], bool]
     constants: Collection[Node]
+    position: Mapping[Node, int]
 
     def real(self, node: Node) -> Real | None:
         """How a node is computed in an island; None if it cannot or may not be in one."""
@@ -67,12 +68,16 @@ class _Grower:
             changed = False
             for node in list(group):
                 for user in node.users:
-                    if user not in group and self._joins(node, user, group):
+                    if user not in group and self._joins(node, user, group) and self.is_whole(user, group):
                         group.add(user)
                         changed = True
             for node in list(group):
                 for source in node.all_input_nodes:
-                    if source not in group and self._is_only_for(source, group):
+                    if (
+                        source not in group
+                        and self._is_only_for(source, group)
+                        and self.is_whole(source, group)
+                    ):
                         group.add(source)
                         changed = True
         return group
@@ -103,6 +108,24 @@ class _Grower:
             return False
         return bool(node.users) and all(user in group for user in node.users)
 
+    def is_whole(self, new: Node, group: set[Node]) -> bool:
+        """Whether nothing outside reads the group and is read by it, if a node joins.
+
+        A statistic that is read again behind a layer is such a case: it leaves the group quantized.
+        """
+        first = min(map(self.position.__getitem__, group))
+        seen: set[Node] = set()
+        pending = [n for n in new.all_input_nodes if n not in group]
+        while pending:
+            node = pending.pop()
+            if node in seen or self.position[node] < first:
+                continue
+            seen.add(node)
+            if any(source in group for source in node.all_input_nodes):
+                return False
+            pending += node.all_input_nodes
+        return True
+
 
 def find_groups(
     nodes: Iterable[Node],
@@ -112,7 +135,7 @@ def find_groups(
 ) -> dict[Node, set[Node]]:
     """For each node of a group of two or more, its group; no edge inside one is quantized."""
     nodes = list(nodes)
-    grower = _Grower(find, may, constants)
+    grower = _Grower(find, may, constants, {node: index for index, node in enumerate(nodes)})
     wide = _wide_groups(nodes, grower)
     # A group of wide values that is a part of a function is computed in it; any other keeps its nodes.
     functions = _functions(nodes, grower, ())
@@ -130,7 +153,7 @@ def _wide_groups(nodes: Iterable[Node], grower: _Grower) -> dict[Node, set[Node]
         group = grower.grow(node)
         for other in [found[n] for n in group if n in found]:
             group |= other
-        if len(group) > 1 and _is_sound(group, grower):
+        if len(group) > 1 and _is_sound(group, grower) and all(grower.is_whole(n, group) for n in group):
             found.update(dict.fromkeys(group, group))
     return found
 

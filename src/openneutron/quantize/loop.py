@@ -21,6 +21,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 from openneutron.diagnostics import fail
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
 from openneutron.passes.constants import fold_quantized
+from openneutron.quantize.convert import convert_calibrated
 from openneutron.quantize.copies import join_stateless
 from openneutron.quantize.plan import FAST, AccuracyPlan, find_plan
 from openneutron.quantize.prepared import let_biases_fit
@@ -57,7 +58,7 @@ def calibrate_and_quantize(
             watch(refined)
     with stage(TORCHAO):
         let_biases_fit(prepared)
-        return convert_pt2e(prepared)
+        return convert_calibrated(prepared)
 
 
 def prepare(model: GraphModule | ExportedProgram, quantizer: Quantizer) -> GraphModule:

@@ -17,6 +17,7 @@ from openneutron.package.before_edge import goes_before_edge, take_partitions
 from openneutron.partition.partitioner import spellings
 from openneutron.passes import BEFORE_PREPARE, PTQ, QAT, run_passes
 from openneutron.passes.constants import fold_quantized
+from openneutron.quantize.convert import hide_norms, show_norms
 from openneutron.quantize.export import as_tuple
 from openneutron.quantize.plan import BALANCED, AccuracyPlan, find_plan
 from openneutron.quantize.refine import calibrate
@@ -134,8 +135,8 @@ def _recipe(
         train_fn=train_fn,
         pre_prepare_passes=[drop_guards, *mixed, _before_prepare(qat)],
         post_prepare_passes=[] if qat else [plan.watch],
-        pre_convert_passes=[] if qat else [plan.apply],
-        post_convert_passes=[fold_quantized] if qat else [],
+        pre_convert_passes=[] if qat else [plan.apply, hide_norms],
+        post_convert_passes=[fold_quantized] if qat else [show_norms],
     )
     name = f"{recipe.name}_int8_{'qat' if qat else 'ptq'}".replace("-", "_")
     lowering = lowering_of(recipe, core)

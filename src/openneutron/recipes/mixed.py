@@ -16,7 +16,7 @@ from typing import Any
 
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
-from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
 from openneutron import ops
 from openneutron.backends import find_recipe
@@ -26,6 +26,7 @@ from openneutron.fx import op_name, tensor_of
 from openneutron.options import CompileOptions
 from openneutron.package.program import package_program
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
+from openneutron.quantize.convert import convert_calibrated
 from openneutron.quantize.export import Inputs, export_model
 from openneutron.quantize.measure import Quality, Run, float_run, quality, quantized_run
 from openneutron.quantize.plan import AccuracyPlan
@@ -111,7 +112,7 @@ class _Maker:
         exact = float_run(refined.original, some)
         found = quality(exact, quantized_run(model, some))
         kept = copy.deepcopy(model)
-        program = {"forward": export_model(convert_pt2e(model), self.samples[0])}
+        program = {"forward": export_model(convert_calibrated(model), self.samples[0])}
         backends = find_recipe(self.recipe)
         compiled = package_program(*lower_program(program, backends, self.options, self.core))
         return _Trial(kept, found, compiled.cycles())

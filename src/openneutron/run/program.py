@@ -123,9 +123,12 @@ class LoadedProgram:
                 )
         return self._methods[info.name]
 
+    def missing_operators(self, method: str) -> list[str]:
+        """The operators of a method that no library in this process has a kernel for."""
+        return sorted(set(self.method(method).operators) - self._runtime.operator_registry.operator_names)
+
     def _check_registered(self, info: MethodInfo) -> None:
-        missing = sorted(set(info.operators) - self._runtime.operator_registry.operator_names)
-        if missing:
+        if missing := self.missing_operators(info.name):
             fail(
                 "ON513",
                 self._where,

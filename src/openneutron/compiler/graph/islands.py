@@ -113,7 +113,7 @@ class _Former:
     """The plan of every island of a graph, by the tensor it makes, with its inputs and its provenance."""
 
     def __init__(self, graph: Graph):
-        self.producers = graph.producers()
+        self.producers, self.readers, self.outputs = graph.producers(), graph.consumers(), set(graph.outputs)
         self.regions = byte_functions(graph)
         self.inside = {op for op in graph.ops if self._is_inside(op)}
         # What is in memory whatever happens here: inputs, and what other operators make.
@@ -121,7 +121,7 @@ class _Former:
             t for t in graph.tensors() if t.dtype == "float32" and self.producers.get(t) not in self.inside
         }
         self.plans: dict[Tensor, tuple[Plan, list[Tensor], tuple[str, ...]]] = {}
-        roots = [op for op in graph.ops if self._is_root(op, graph)]
+        roots = [op for op in graph.ops if self._is_root(op)]
         roots += self._narrow(graph)
         self.exists.update(op.output for op in roots if op.output.dtype == "float32")
         for op in roots:
@@ -133,15 +133,15 @@ class _Former:
         known = op.kind in EXACT or op.kind in FUNCTIONS or op.kind is Builtin.DEQUANTIZE
         return float_out and known and len(op.inputs) == arity(op.kind)
 
-    def _is_root(self, op: Op, graph: Graph) -> bool:
+    def _is_root(self, op: Op) -> bool:
         """Whether the result of an op must exist, and an island can make it."""
         if op not in self.inside:
             return _is_reduction(op) or (
                 _is_quantize(op) and self.producers.get(op.operand(0)) in self.inside
             )
-        readers = graph.consumers().get(op.output, ())
+        readers = self.readers.get(op.output, ())
         return op.kind is not Builtin.DEQUANTIZE and (
-            op.output in graph.outputs
+            op.output in self.outputs
             or any(not (r in self.inside or _is_reduction(r) or _is_quantize(r)) for r in readers)
         )
 

@@ -7,18 +7,24 @@ and a best-first search finds it exactly. Three observations keep the number of 
 - An operator comparable with all others (every path of the graph passes it) cuts the problem in two.
 - An operator that fits under the peak already reached and leaves no more live than before can run at once;
   no order is better for waiting, since what it frees it frees earlier.
-- A greedy order is an upper bound: no set above it needs looking at.
+- A greedy order is an upper bound: no set above it needs looking at, and none at all if it needs no more
+  than the largest job alone.
 
-Graphs too wide even so keep the best greedy order. The result never is worse than the order given.
+The search may try so many steps, and some more for each job: the time it takes grows with the graph and not
+faster, and what it returns depends on no clock. Graphs too wide for it keep the best of a greedy order and
+two that finish one branch after the other. The result never is worse than the order given.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-STATE_LIMIT = 20_000  # sets looked at per piece; some 0.1 ms each
+STATE_LIMIT = 20_000  # sets looked at per piece
+STEPS, STEPS_PER_JOB = 60_000, 600  # tried for a whole graph; some 3 us each
+_WIDEST = 256  # jobs among which a greedy order chooses
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ class Order:
 
 def choose_order(jobs: Sequence[Job], sizes: Sequence[int], state_limit: int = STATE_LIMIT) -> Order:
     """The order with the least peak, exact where the search finishes; jobs come in a valid order."""
-    search = _Search(jobs, sizes)
+    search = _Search(jobs, sizes, STEPS + STEPS_PER_JOB * len(jobs))
     given = tuple(range(len(jobs)))
     sequence: list[int] = []
     optimal = True
@@ -110,10 +116,10 @@ def _pieces(jobs: Sequence[Job]) -> list[list[int]]:
     return [*pieces, rest] if rest else pieces
 
 
-def _members(jobs: int) -> list[int]:
-    """The numbers in a bit set, in order."""
-    result = []
-    while jobs:
+def _members(jobs: int, most: int | None = None) -> list[int]:
+    """The numbers in a bit set, in order; the first of them, if there are more."""
+    result: list[int] = []
+    while jobs and (most is None or len(result) < most):
         last = jobs & -jobs
         result.append(last.bit_length() - 1)
         jobs ^= last
@@ -123,10 +129,15 @@ def _members(jobs: int) -> list[int]:
 class _Search:
     """Bit sets of the jobs, made once: who touches each buffer, who must run before each job."""
 
-    def __init__(self, jobs: Sequence[Job], sizes: Sequence[int]):
+    def __init__(self, jobs: Sequence[Job], sizes: Sequence[int], budget: int = 0):
         self.jobs = jobs
         self.sizes = sizes
+        self.budget = budget  # steps that may still be tried
         self.needs = [sum(1 << n for n in set(job.needs)) for job in jobs]
+        self.readers: list[list[int]] = [[] for _ in jobs]
+        for index, job in enumerate(jobs):
+            for need in set(job.needs):
+                self.readers[need].append(index)
         self.touchers = [0] * len(sizes)
         for index, job in enumerate(jobs):
             for buffer in job.touches:
@@ -157,8 +168,17 @@ class _Search:
         saved = sum(self.sizes[new] for _, new in self.overwrites(job, done))
         return during - saved, kept
 
-    def ready(self, done: int, piece: Sequence[int]) -> list[int]:
-        return [job for job in piece if not done >> job & 1 and not self.needs[job] & ~done]
+    def ready(self, done: int, piece: Sequence[int]) -> int:
+        """The jobs of a piece that can run now, as a bit set."""
+        return sum(1 << job for job in piece if not done >> job & 1 and not self.needs[job] & ~done)
+
+    def _ready_after(self, ready: int, job: int, done: int, inside: int) -> int:
+        """What can run once a job has run, too; `done` has it already."""
+        ready &= ~(1 << job)
+        for reader in self.readers[job]:
+            if inside >> reader & 1 and not self.needs[reader] & ~done:
+                ready |= 1 << reader
+        return ready
 
     def piece(self, done: int, live: int, piece: list[int], state_limit: int) -> tuple[list[int], bool]:
         """The best order of one piece, and whether it is known to be optimal."""
@@ -167,8 +187,39 @@ class _Search:
         greedy = self._greedy(done, live, piece)
         given = (self._peak(done, live, piece), piece)
         bound, best = min(greedy, given, key=lambda candidate: candidate[0])
+        if bound <= max(live, *map(self._least, piece)):
+            return best, True
         found, exact = self._best_first(done, live, piece, bound, state_limit)
+        if not exact:
+            candidates = [best, *(self._by_branch(piece, order) for order in (1, -1))]
+            return min(candidates, key=lambda order: self._peak(done, live, order)), False
         return (found or best), exact
+
+    def _least(self, job: int) -> int:
+        """Bytes live while a job runs, whatever the order: what it touches, less what it may reuse."""
+        saved = {new for _, new in self.jobs[job].reuse}
+        return sum(self.sizes[buffer] for buffer in set(self.jobs[job].touches) - saved)
+
+    def _needs_of(self, job: int, order: int) -> Iterator[int]:
+        return iter(sorted(set(self.jobs[job].needs))[::order])
+
+    def _by_branch(self, piece: list[int], order: int) -> list[int]:
+        """Each job as late as its first reader allows: one branch after the other."""
+        inside, placed = set(piece), set[int]()
+        sequence: list[int] = []
+        for last in piece:
+            if any(reader in inside for reader in self.readers[last]):
+                continue
+            pending = [(last, self._needs_of(last, order))]
+            while pending:
+                job, needs = pending[-1]
+                if (need := next((n for n in needs if n in inside and n not in placed), None)) is not None:
+                    pending.append((need, self._needs_of(need, order)))
+                    continue
+                pending.pop()
+                placed.add(job)
+                sequence.append(job)
+        return sequence
 
     def _peak(self, done: int, live: int, sequence: Sequence[int]) -> int:
         peak = live
@@ -182,11 +233,13 @@ class _Search:
         """Always the job that leaves least live, then the one that needs least while it runs."""
         sequence: list[int] = []
         peak = live
+        ready, inside = self.ready(done, piece), sum(1 << job for job in piece)
         while len(sequence) < len(piece):
-            options = [(*reversed(self.step(j, done, live)), j) for j in self.ready(done, piece)]
+            options = [(*reversed(self.step(j, done, live)), j) for j in _members(ready, _WIDEST)]
             live, during, job = min(options)
             peak = max(peak, during)
             done |= 1 << job
+            ready = self._ready_after(ready, job, done, inside)
             sequence.append(job)
         return peak, sequence
 
@@ -194,32 +247,47 @@ class _Search:
         self, start: int, live: int, piece: list[int], bound: int, state_limit: int
     ) -> tuple[list[int] | None, bool]:
         """The least-peak path from `start` to the whole piece, if its peak is below `bound`."""
-        goal = start | sum(1 << job for job in piece)
-        # Ties go to the state with more done, then to the path found first: deterministic.
-        heap: list[tuple[int, int, int, int, int, tuple[int, ...]]] = [(live, 0, 0, start, live, ())]
+        inside = sum(1 << job for job in piece)
+        goal = start | inside
+        # Ties go to the state with more done, then to the path found first: deterministic. A path is the job
+        # run last, and the path before it.
+        heap: list[tuple[int, int, int, int, int, int, Any]] = [
+            (live, 0, 0, start, live, self.ready(start, piece), None)
+        ]
         seen: set[int] = set()
         serial = 0
         while heap:
-            peak, _, _, done, live, path = heapq.heappop(heap)
+            peak, length, _, done, live, ready, path = heapq.heappop(heap)
             if done == goal:
-                return list(path), True
+                return _unrolled(path), True
             if done in seen:
                 continue
             seen.add(done)
-            if len(seen) > state_limit:
+            if len(seen) > state_limit or self.budget <= 0:
                 return None, False
-            for job in self._moves(done, live, peak, piece):
-                during, kept = self.step(job, done, live)
-                worst = max(peak, during)
-                if worst < bound and done | 1 << job not in seen:
+            for job, during, kept in self._moves(done, live, peak, ready):
+                worst, after = max(peak, during), done | 1 << job
+                if worst < bound and after not in seen:
                     serial += 1
-                    heapq.heappush(heap, (worst, -len(path), serial, done | 1 << job, kept, (*path, job)))
+                    then = self._ready_after(ready, job, after, inside)
+                    heapq.heappush(heap, (worst, length - 1, serial, after, kept, then, (job, path)))
         return None, True
 
-    def _moves(self, done: int, live: int, peak: int, piece: Sequence[int]) -> list[int]:
-        ready = self.ready(done, piece)
-        for job in ready:
+    def _moves(self, done: int, live: int, peak: int, ready: int) -> list[tuple[int, int, int]]:
+        """The jobs worth trying next, with what is live during and after each."""
+        moves = []
+        for job in _members(ready):
             during, kept = self.step(job, done, live)
+            self.budget -= 1
             if during <= peak and kept <= live:
-                return [job]
-        return ready
+                return [(job, during, kept)]
+            moves.append((job, during, kept))
+        return moves
+
+
+def _unrolled(path: Any) -> list[int]:
+    sequence = []
+    while path is not None:
+        job, path = path
+        sequence.append(job)
+    return sequence[::-1]
