@@ -5,6 +5,9 @@ Names are imported when first used: `import openneutron` loads neither torch nor
 
 from __future__ import annotations
 
+import openneutron._safe_path  # first: it decides where all others are found
+
+# isort: split
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
