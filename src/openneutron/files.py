@@ -159,6 +159,21 @@ def write_scratch(path: Path, data: bytes) -> None:
         _no_room(path.parent.parent, error)
 
 
+def lock_file(path: Path, wait: bool = True) -> int:
+    """The handle of a lock that ends with this process; BlockingIOError if another has it.
+
+    Neither a link nor what the file holds is touched.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    handle = os.open(path, flags, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
 def _no_room(folder: Path, error: OSError) -> NoReturn:
     fail(
         "ON609",

@@ -56,7 +56,7 @@ def test_a_file_names_no_python_code(model, capfd):
         assert main([command, "file.toml", "--quiet"]) == 2
         said = capfd.readouterr().err
         assert "Python code" in said and "--trust" in said and "model" in said
-    with pytest.raises(OpenNeutronError, match="ON130.*Python code"):
+    with pytest.raises(OpenNeutronError, match=r"ON130.*Python code"):
         sweep("file.toml")
     assert not TRACE.exists()
 

@@ -1,13 +1,21 @@
 """The search: the same trials whoever runs them, nothing lost and nothing run twice."""
 
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.search.engine import LOG, Search
 from openneutron.search.space import make_space
+from openneutron.search.study import JOURNAL
 from openneutron.search.workers import Dask, Here, Processes
 from tests.search.jobs import compute
 
+ROOT = Path(__file__).resolve().parents[2]
 TABLE = {
     "model": "net.py:f",
     "parameters": {"x": {"from": 0, "to": 40}, "y": [0, 5, 9]},
@@ -122,3 +130,83 @@ def test_no_scheduler_is_said(tmp_path):
     with pytest.raises(OpenNeutronError) as error:
         searched(tmp_path, make=lambda log: Dask(compute, "tcp://127.0.0.1:9", 1, log))
     assert error.value.diagnostic.code == "ON802" and "127.0.0.1:9" in str(error.value)
+
+
+def test_searches_that_are_killed_at_any_write_go_on(tmp_path):
+    """The rows are those of a search that nobody killed; nobody waits for a lock that a dead process left."""
+    code = [sys.executable, "-m", "tests.search.killed", str(tmp_path), str(random.randrange(2**31)), "40"]
+    done = subprocess.run(code, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{code}\n{done.stderr[-3000:]}"
+    assert int(done.stdout) > 40
+
+
+SMALL = {**TABLE, "parameters": {"x": [1, 2, 3]}}
+
+
+def test_a_lock_that_optuna_left_is_not_waited_for(tmp_path):
+    """What a client that was killed left, under a version that used it."""
+    searched(tmp_path, SMALL, stop_after=None)
+    (tmp_path / "study.journal.lock").symlink_to("gone/study.journal")
+    assert len(searched(tmp_path, SMALL)) == 3
+
+
+@pytest.mark.parametrize("tail", [b'{"op_code": 4, "wor', b"\0\0\0\0", b"\xff", b"{}"])
+def test_a_torn_last_line_is_dropped_and_said(tmp_path, tail):
+    whole = plain(searched(tmp_path, SMALL))
+    journal = tmp_path / JOURNAL
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:-1]) + tail)
+    search = Search(make_space(SMALL), tmp_path)
+    assert "its last line was not written to its end" in search.note
+    assert plain(search.run(here)) == whole
+    assert search.note in (tmp_path / LOG).read_text()
+    assert runs(tmp_path) == {"0000": 1, "0001": 1, "0002": 2}, "that trial alone"
+
+
+def damaged(lines):
+    """Journals with every kind of damage but a torn end."""
+    yield "a line in the middle", [*lines[:2], b"{]\n", *lines[2:]]
+    yield "a line cut in the middle", [*lines[:3], lines[3][:30] + b"\n", *lines[4:]]
+    yield "a number", [b"7\n", *lines]
+    yield "nested", [b"[" * 100_000 + b"\n", *lines]
+    yield "no operation", [b"{}\n", *lines]
+    yield "an unknown operation", [*lines, b'{"op_code": 99, "worker_id": "x"}\n']
+    yield "no study", lines[1:]
+    yield "a trial that is not there", [*lines, b'{"op_code": 8, "worker_id": "x", "trial_id": 7}\n']
+    yield "bytes", [os.urandom(200).replace(b"\n", b"") + b"\n"]
+    row = next(i for i, line in enumerate(lines) if b'"openneutron"' in line)
+    for one, other in (
+        (b'"parameters.x"', b'"options.so_library"'),
+        (b'"point":{"parameters.x":', b'"point":{"parameters.x":9'),
+        (b'"state":"done"', b'"state":"odd"'),
+        (b'"cycles":', b'"cyclos":'),
+        (b'"figures":{', b'"figures":null,"other":{'),
+    ):
+        assert one in lines[row]
+        yield other.decode(), [*lines[:row], lines[row].replace(one, other), *lines[row + 1 :]]
+
+
+def test_any_other_damage_is_a_coded_error(tmp_path):
+    searched(tmp_path, SMALL)
+    journal = tmp_path / JOURNAL
+    for name, changed in damaged(journal.read_bytes().splitlines(keepends=True)):
+        journal.write_bytes(b"".join(changed))
+        with pytest.raises(OpenNeutronError) as error:
+            searched(tmp_path, SMALL)
+        found = error.value.diagnostic
+        assert found.code == "ON801" and found.hint and JOURNAL in found.where, name
+    journal.unlink()
+    os.mkfifo(journal)
+    with pytest.raises(OpenNeutronError, match="is a FIFO"):
+        searched(tmp_path, SMALL)
+
+
+def test_a_point_of_the_file_that_is_none_of_the_space_is_not_run(tmp_path):
+    """What a killed process asked for is run again from the file: as the space has it, or not at all."""
+    with pytest.raises(KeyboardInterrupt):
+        searched(tmp_path, stop_after=2)
+    journal = tmp_path / JOURNAL
+    data = journal.read_bytes()
+    journal.write_bytes(data.replace(b'"param_name":"parameters.y"', b'"param_name":"options.so_library"'))
+    with pytest.raises(OpenNeutronError, match="ON801"):
+        searched(tmp_path)

@@ -192,6 +192,8 @@ def _run(search: Search, jobs: int | None, dask: str | None) -> list[Row]:
     from rich.live import Live
 
     console = Console(stderr=True, highlight=False)
+    if search.note:
+        console.print(f"note: {search.note}", soft_wrap=True, markup=False)
     if not console.is_terminal:
         return search.run(
             worker_maker(jobs, dask), lambda found: console.print(_state(found), soft_wrap=True)
