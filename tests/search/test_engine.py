@@ -1,5 +1,6 @@
 """The search: the same trials whoever runs them, nothing lost and nothing run twice."""
 
+import contextlib
 import os
 import random
 import subprocess
@@ -8,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from openneutron.commands.sweep import worker_maker
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.search.engine import LOG, Search
 from openneutron.search.space import make_space
 from openneutron.search.study import JOURNAL
+from openneutron.search.trial import Outcome
 from openneutron.search.workers import Dask, Here, Processes
 from tests.search.jobs import compute
 
@@ -111,7 +114,7 @@ def test_dask_gives_the_same_though_a_worker_is_killed(tmp_path, cluster):
     whole = plain(searched(tmp_path / "here", TABLE))
 
     def make(log):
-        return Dask(compute, address, 2, log)
+        return Dask(compute, address, log)
 
     search = Search(make_space(table), tmp_path / "there")
     count = 0
@@ -128,7 +131,7 @@ def test_dask_gives_the_same_though_a_worker_is_killed(tmp_path, cluster):
 
 def test_no_scheduler_is_said(tmp_path):
     with pytest.raises(OpenNeutronError) as error:
-        searched(tmp_path, make=lambda log: Dask(compute, "tcp://127.0.0.1:9", 1, log))
+        searched(tmp_path, make=lambda log: Dask(compute, "tcp://127.0.0.1:9", log))
     assert error.value.diagnostic.code == "ON802" and "127.0.0.1:9" in str(error.value)
 
 
@@ -210,3 +213,48 @@ def test_a_point_of_the_file_that_is_none_of_the_space_is_not_run(tmp_path):
     journal.write_bytes(data.replace(b'"param_name":"parameters.y"', b'"param_name":"options.so_library"'))
     with pytest.raises(OpenNeutronError, match="ON801"):
         searched(tmp_path)
+
+
+@pytest.mark.slow
+def test_dask_with_tls_takes_those_with_the_certificate_only(tmp_path, tls_cluster):
+    address, _ = tls_cluster
+    assert address.startswith("tls://")
+    rows = searched(tmp_path / "there", SMALL, lambda log: Dask(compute, address, log))
+    assert plain(rows) == plain(searched(tmp_path / "here", SMALL))
+    assert "without TLS" not in (tmp_path / "there" / LOG).read_text()
+    import dask.config
+
+    # Another certificate, made by anybody: not of the scheduler's authority.
+    other = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=sweep"]
+    files = {"key": str(tmp_path / "other-key.pem"), "cert": str(tmp_path / "other-cert.pem")}
+    subprocess.run([*other, "-keyout", files["key"], "-out", files["cert"]], check=True, capture_output=True)
+    config = {f"distributed.comm.tls.client.{name}": file for name, file in files.items()}
+    with dask.config.set(config), pytest.raises(OpenNeutronError, match="ON802"):
+        Dask(compute, address, lambda text: None)
+    with pytest.raises(OpenNeutronError, match="ON802"):
+        Dask(compute, address.replace("tls://", "tcp://"), lambda text: None)
+
+
+def test_dask_local_listens_on_no_port(tmp_path):
+    """A port of ours would take code from every user of the machine: these are processes and pipes."""
+    workers = worker_maker(2, "local")(lambda text: None)
+    try:
+        assert isinstance(workers, Processes)
+        workers._execute = _sockets
+        job = Search(make_space(SMALL), tmp_path)._job(0, {"parameters.x": 1})
+        (outcome,) = workers.run([job])
+        assert outcome.reason == "[]"
+    finally:
+        workers.close()
+
+
+def _sockets(job):
+    """In a worker: the sockets in its family of processes that listen."""
+    own = set()
+    for file in (f for p in (os.getpid(), os.getppid()) for f in Path(f"/proc/{p}/fd").iterdir()):
+        with contextlib.suppress(OSError):  # the folder that is read is a file too, and closed by then
+            own.add(os.readlink(file))
+    text = "".join(Path(f"/proc/net/{kind}").read_text() for kind in ("tcp", "tcp6"))
+    lines = [line.split() for line in text.splitlines()]
+    listening = [f"socket:[{words[9]}]" for words in lines if words[3] == "0A"]
+    return Outcome(job.number, "done", reason=str(sorted(own.intersection(listening))))

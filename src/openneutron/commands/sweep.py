@@ -67,7 +67,7 @@ def add_worker_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dask",
         metavar="ADDRESS",
-        help="a Dask scheduler, e.g. tcp://host:8786, or `local` for a cluster here",
+        help="a Dask scheduler, e.g. tls://host:8786 (docs/sweep.md); `local`: processes here, as --jobs",
     )
 
 
@@ -212,8 +212,9 @@ def worker_maker(jobs: int | None, dask: str | None) -> Callable[[Callable[[str]
         fail("ON104", "option --jobs", f"must be positive (got {count})")
 
     def make(log: Callable[[str], None]) -> Workers:
-        if dask is not None:
-            return Dask(execute_trial, dask, count, log)
+        if dask is not None and dask != "local":
+            return Dask(execute_trial, dask, log)
+        # A cluster of our own would listen, without authentication; these processes have no port.
         return Here(execute_trial) if count == 1 else Processes(execute_trial, count, log)
 
     return make
