@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,16 @@ def test_a_sampled_search_repeats_itself_and_an_interrupted_one_goes_on(tmp_path
     more = plain(searched(tmp_path / "whole", {**TABLE, "trials": 24}))
     assert len(more) == 24 and [row[:4] for row in more[:20]] == [row[:4] for row in whole], "extended"
     assert set(runs(tmp_path / "whole").values()) == {1}, "nothing is run twice"
+
+
+def test_a_huge_space_is_sampled(tmp_path):
+    huge = {"x": {"from": 1, "to": 10**12}, "y": {"from": 0.0, "to": 1.0, "step": 1e-9}}
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for name, parameters in (("two", huge), ("one", {"x": huge["x"]})):
+        rows = plain(searched(tmp_path / name, {**TABLE, "parameters": parameters}))
+        assert len(rows) == 20 == len({str(row[1]) for row in rows})
+        assert plain(searched(tmp_path / name, {**TABLE, "parameters": parameters})) == rows
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000, "KiB"
 
 
 def test_processes_give_the_same_and_a_process_that_dies_loses_nothing(tmp_path):

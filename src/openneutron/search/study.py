@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.files import lock_file
 from openneutron.search.journal import AFRESH, open_journal
-from openneutron.search.space import Choice, Dimension, Point, Space
+from openneutron.search.space import MOST_POINTS, Choice, Dimension, Point, Space
 from openneutron.search.trial import DONE, FAILED, OVER, Outcome
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Study:
     def _unseen(self, seen: set[str], seed: int) -> Point:
         """A point at random that was not tried: the sampler keeps coming back to what it knows."""
         draw = random.Random(seed + len(seen))
-        if self.space.grid_size is not None and self.space.grid_size <= 100_000:
+        if self.space.grid_size is not None and self.space.grid_size <= MOST_POINTS:
             return draw.choice([point for point in self.space.grid() if _key(point) not in seen])
         while True:
             point = {name: _draw(d, draw) for name, d in self.space.dimensions.items()}
@@ -211,8 +211,10 @@ def _distribution(optuna: Any, dimension: Dimension) -> Any:
 def _draw(dimension: Dimension, draw: random.Random) -> Any:
     if isinstance(dimension, Choice):
         return draw.choice(dimension.values)
-    if dimension.is_int:
-        return draw.randrange(int(dimension.low), int(dimension.high) + 1, int(dimension.step or 1))
+    if dimension.is_int and dimension.log:
+        return draw.randint(int(dimension.low), int(dimension.high))
+    if dimension.count is not None:
+        return dimension.value(draw.randrange(dimension.count))
     return draw.uniform(dimension.low, dimension.high)
 
 
