@@ -133,7 +133,7 @@ def _arguments(budget: Budget, where: str, trust: bool) -> argparse.Namespace:
 def _print(outcomes: list[Outcome]) -> None:
     from rich.table import Table
 
-    from openneutron.report.terminal import make_console
+    from openneutron.report.terminal import make_console, styled
 
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("model", "what"):
@@ -144,7 +144,7 @@ def _print(outcomes: list[Outcome]) -> None:
     for outcome in outcomes:
         name = outcome.budget.name
         if outcome.problem:
-            table.add_row(name, "", "", "", "", "[bold red]FAIL[/]")
+            table.add_row(name, "", "", "", "", styled("[bold red]FAIL[/]"))
         for check in outcome.checks:
             sign = "<=" if check.is_most else ">="
             table.add_row(
@@ -153,14 +153,14 @@ def _print(outcomes: list[Outcome]) -> None:
                 f"{sign} {_number(check.budget)}{_unit(check.unit)}",
                 "not known" if check.actual is None else f"{_number(check.actual)}{_unit(check.unit)}",
                 "" if check.margin is None else _number(check.margin, sign=True),
-                "[green]ok[/]" if check.ok else "[bold red]FAIL[/]",
+                styled("[green]ok[/]" if check.ok else "[bold red]FAIL[/]"),
             )
             name = ""
     console = make_console()
     console.print(table)
     for outcome in outcomes:
         if outcome.problem:
-            console.print(f"{outcome.budget.name}: {outcome.problem}", soft_wrap=True, markup=False)
+            console.print(f"{outcome.budget.name}: {outcome.problem}", soft_wrap=True)
     left = sum(not check.ok for outcome in outcomes for check in outcome.checks)
     broken = sum(bool(outcome.problem) for outcome in outcomes)
     if left or broken:

@@ -188,12 +188,13 @@ def _check_functions(space: Space) -> None:
 
 def _run(search: Search, jobs: int | None, dask: str | None) -> list[Row]:
     """Run with a live table on a terminal, a line a trial elsewhere."""
-    from rich.console import Console
     from rich.live import Live
 
-    console = Console(stderr=True, highlight=False)
+    from openneutron.report.terminal import PlainConsole
+
+    console = PlainConsole(stderr=True)
     if search.note:
-        console.print(f"note: {search.note}", soft_wrap=True, markup=False)
+        console.print(f"note: {search.note}", soft_wrap=True)
     if not console.is_terminal:
         return search.run(
             worker_maker(jobs, dask), lambda found: console.print(_state(found), soft_wrap=True)
