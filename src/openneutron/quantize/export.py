@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.quantize.lifted import lift
+from openneutron.quantize.plain_names import with_plain_names
 from openneutron.quantize.recurrent import shapes_of_few_steps
 from openneutron.stopwatch import EXPORT, stage
 from openneutron.tensors import is_plain, plain_inputs
@@ -27,14 +28,13 @@ def export_model(module: Model, example_inputs: Any, dynamic_shapes: Any = None)
     """The model as torch.export gives it; of an exported one a program of its own, which may be changed."""
     inputs = plain_inputs(as_tuple(example_inputs))
     if isinstance(module, ExportedProgram):
-        return _with_plain_results(_own(module))
+        return _with_plain_results(with_plain_names(_own(module)))
     with stage(EXPORT):
         # A module that knows better names for its nodes than torch.export gives them exports itself.
         export = getattr(module, "export_program", None)
         lifted = lift(module, inputs) if isinstance(module, GraphModule) and dynamic_shapes is None else None
-        return _with_plain_results(
-            lifted or (_export(module, inputs, dynamic_shapes) if export is None else export(inputs))
-        )
+        made = lifted or (_export(module, inputs, dynamic_shapes) if export is None else export(inputs))
+        return _with_plain_results(with_plain_names(made))
 
 
 def as_tuple(inputs: Any) -> Inputs:
