@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -249,7 +250,11 @@ def _busy(execute: Execute, job: Job) -> Outcome:
 
 
 def _end_with(parent: int) -> None:
-    """In a worker: end when the search is gone, after the trial that is running; its outcome is kept."""
+    """In a worker: end when the search is gone, after the trial that is running; its outcome is kept.
+
+    Ctrl-C reaches all processes of a terminal; the search itself then ends its workers.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
         while os.getppid() == parent:
