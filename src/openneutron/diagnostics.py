@@ -44,17 +44,35 @@ class Reject:
 
 
 class OpenNeutronError(Exception):
-    """An error with a diagnostic; every error a user can cause is one of these."""
+    """An error with a diagnostic; every error a user can cause is one of these.
+
+    It is a ValueError too if what was given is wrong, a RuntimeError if the work on it failed.
+    """
 
     def __init__(self, diagnostic: Diagnostic):
         super().__init__(str(diagnostic))
         self.diagnostic = diagnostic
 
+    def __reduce__(self) -> tuple[type[OpenNeutronError], tuple[Diagnostic]]:
+        return type(self), (self.diagnostic,)
+
+
+class WrongValueError(OpenNeutronError, ValueError):
+    """What was given is wrong: an option, a target, a model, an input."""
+
+
+class FailedError(OpenNeutronError, RuntimeError):
+    """What was to be done failed: a file, a conversion, a run."""
+
+
+_VALUES = ("ON1", "ON2", "ON514")  # how the codes of wrong values begin
+
 
 def fail(code: str, where: str, problem: str, hint: str = "") -> NoReturn:
     """Raise an `OpenNeutronError`; the code must be a known one."""
     assert code in CODES, f"unknown diagnostic code {code}"
-    raise OpenNeutronError(Diagnostic(code, where, problem, hint))
+    kind = WrongValueError if code.startswith(_VALUES) else FailedError
+    raise kind(Diagnostic(code, where, problem, hint))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
