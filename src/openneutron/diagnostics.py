@@ -116,8 +116,8 @@ CODES: dict[str, CodeInfo] = {
     ),
     "ON108": CodeInfo(
         "wrong budget file",
-        "The TOML file of `openneutron check` cannot be read, or has a key or value it does not know. "
-        "docs/ci-gate.md lists the keys.",
+        "The TOML file of `openneutron check` cannot be read, has a key or value it does not know, or names "
+        "code to run without --trust. docs/ci-gate.md lists the keys.",
     ),
     "ON112": CodeInfo("unknown core", "The name is not a Cortex-M core that ExecuTorch's backend knows."),
     "ON109": CodeInfo("unknown recipe", "The name is not a recipe: neutron, cortex-m or imxrt700."),
@@ -133,7 +133,8 @@ CODES: dict[str, CodeInfo] = {
     ),
     "ON130": CodeInfo(
         "wrong space of a search",
-        "The TOML file of a sweep has an unknown key, dimension, figure or a value of the wrong kind.",
+        "The TOML file of a sweep has an unknown key, dimension, figure or a value of the wrong kind, names "
+        "code to run without --trust, or asks for all of too many points.",
     ),
     "ON201": CodeInfo(
         "operator not in the table", "No OpSpec describes this operator, so it stays on the CPU."
@@ -336,7 +337,8 @@ CODES: dict[str, CodeInfo] = {
     ),
     "ON604": CodeInfo(
         "the model's function failed",
-        "The function of FILE.py:CALLABLE is missing, raised an exception or returned something else than "
+        "The function of FILE.py:CALLABLE is missing, only imported into the file, raised an exception or "
+        "returned something else than "
         "(module, example_inputs) or (module, example_inputs, calibration_inputs).",
     ),
     "ON605": CodeInfo(
@@ -415,7 +417,9 @@ CODES: dict[str, CodeInfo] = {
     ),
     "ON801": CodeInfo(
         "results of a search cannot be kept",
-        "The folder cannot be written, another search is writing to it, or it holds those of another space.",
+        "The folder cannot be written, another search is writing to it, it holds those of another space, or "
+        "the journal of its trials is damaged. A last line that was not written to its end is no damage: it is "
+        "dropped, and the trial run again.",
     ),
     "ON802": CodeInfo(
         "workers of a search",

@@ -44,7 +44,7 @@ def test_everything_but_torch_is_pinned_with_hashes(file):
 
 
 def test_what_torch_asks_for_is_pinned_too():
-    """PyPI's build brings CUDA's packages along; each of them has its hashes, and nothing else is downloaded."""
+    """PyPI's build brings CUDA's packages along: each has its hashes, and nothing else is downloaded."""
     found = pins(ROOT / "constraints" / "torch-cuda.txt")
     assert all(found.values()) and "torch" not in found and {"triton", "nvidia-cublas"} <= found.keys()
     for file in PINS:
