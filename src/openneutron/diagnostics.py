@@ -418,8 +418,8 @@ CODES: dict[str, CodeInfo] = {
     "ON801": CodeInfo(
         "results of a search cannot be kept",
         "The folder cannot be written, another search is writing to it, it holds those of another space, or "
-        "the journal of its trials is damaged. A last line that was not written to its end is no damage: it is "
-        "dropped, and the trial run again.",
+        "the journal of its trials is damaged. A last line that was not written to its end is no damage: "
+        "it is dropped, and the trial run again.",
     ),
     "ON802": CodeInfo(
         "workers of a search",
