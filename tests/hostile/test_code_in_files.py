@@ -23,6 +23,7 @@ EVIL = "open('ran', 'w').close()\n\ndef net(cmd=''):\n    return None\n\ndef sco
 def folder(tmp_path, monkeypatch):
     (tmp_path / "inside" / "deeper").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "inside")
+    monkeypatch.setenv("OPENNEUTRON_QUIET", "1")
     Path("evil.py").write_text(EVIL)
     Path("../outside.py").write_text(EVIL)
     Path("linked.pt2").symlink_to("evil.py")
@@ -53,7 +54,7 @@ def test_a_file_names_no_python_code(model, capfd):
         ),
     ):
         Path("file.toml").write_text(text)
-        assert main([command, "file.toml", "--quiet"]) == 2
+        assert main([command, "file.toml"]) == 2
         said = capfd.readouterr().err
         assert "Python code" in said and "--trust" in said and "model" in said
     with pytest.raises(OpenNeutronError, match=r"ON130.*Python code"):
@@ -76,7 +77,7 @@ def test_a_file_sets_no_option_that_runs_code(option, value, capfd):
         space = f'model = "cifarnet"\n[options]\n{option} = {varied}\nverify = [true, false]\n'
         for command, text in (("check", budget), ("sweep", f'{space}[objectives]\ncycles = "min"\n')):
             Path("file.toml").write_text(text)
-            assert main([command, "file.toml", "--quiet"]) == 2
+            assert main([command, "file.toml"]) == 2
             said = capfd.readouterr().err
             assert f"options.{option}" in said and "--trust" in said
     assert not TRACE.exists()
@@ -94,14 +95,14 @@ def test_a_metric_is_code_too(capfd):
 @pytest.mark.parametrize("name", ["linked.pt2", "linked.onnx"])
 def test_a_data_file_that_is_python_is_read_as_data(name, capfd):
     Path("file.toml").write_text(f'[[model]]\nmodel = "{name}"\nmax_cycles = 1\n')
-    assert main(["check", "file.toml", "--quiet"]) == 1
+    assert main(["check", "file.toml"]) == 1
     capfd.readouterr()
     assert not TRACE.exists()
 
 
 def test_trust_runs_what_a_file_names(capfd):
     Path("file.toml").write_text('[[model]]\nmodel = "evil.py:net"\nmax_cycles = 1\n')
-    assert main(["check", "file.toml", "--quiet", "--trust"]) == 1
+    assert main(["check", "file.toml", "--trust"]) == 1
     assert "the function returned NoneType" in capfd.readouterr().out
     assert TRACE.exists()
 
