@@ -43,12 +43,13 @@ BIOME := node_modules/.bin/biome
 NPM_TOOLS := { [ node_modules -nt package-lock.json ] || { npm install --no-save --silent && touch node_modules; }; }
 C_FILES = $(shell git ls-files '*.c' '*.h' '*.cpp' | grep -v runtime/generated)
 
-lint: $(READY) lint-scripts ## ruff, mypy, the import contracts, clang-format, biome
+lint: $(READY) lint-scripts ## ruff, mypy, the import contracts, clang-format, biome, licences of dependencies
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
+	$(PY) tools/bill.py --check
 
 # The files of a page share one scope, so that they are linted as the one script they become.
 lint-scripts: $(READY)
@@ -83,6 +84,7 @@ wheel: $(READY) ## dist/: a wheel that needs no compiler, and the sdist
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --plat manylinux_2_28_x86_64 --only-plat \
 	  --exclude 'libexecutorch*' -w dist build/wheel/openneutron-*.whl
 	@$(PY) -c "from scikit_build_core.build import build_sdist; build_sdist('dist')" >/dev/null
+	@$(PY) tools/bill.py --add dist/*
 	@ls -l dist
 
 docs: $(READY) ## build/docs/site: the documentation as a site, with every link checked
@@ -97,6 +99,10 @@ lock: $(READY) ## write constraints/: the newest versions that fit and the pins 
 	  $(BIN)/uv pip compile --quiet --no-config --no-header --no-annotate --generate-hashes --python-version $$v \
 	    --python-platform x86_64-manylinux_2_28 --override constraints/overrides.in --extra dev --extra accuracy \
 	    --output-file constraints/python$$v.txt pyproject.toml constraints/torch.in || exit 1; done
+	@echo "$(TORCH)" | $(BIN)/uv pip compile --quiet --no-config --no-header --no-annotate --generate-hashes \
+	  --python-version 3.10 --python-platform x86_64-manylinux_2_28 --constraint constraints/python3.10.txt \
+	  $(addprefix --no-emit-package ,torch $(shell sed -nE 's/^([a-z0-9-]+)==.*/\1/p' constraints/python3.10.txt)) \
+	  --output-file constraints/torch-cuda.txt -
 	@$(BIN)/uv pip compile --quiet --no-config --no-header --no-annotate --generate-hashes --universal \
 	  --python-version 3.10 --output-file constraints/docs.txt constraints/docs.in
 
@@ -129,11 +135,15 @@ $(PY):
 	echo "creating $(VENV) with $$found ($$("$$found" -V))"; \
 	"$$found" -m venv $(VENV) || { rm -rf $(VENV); echo "error: this Python cannot create virtual environments (Debian: apt-get install python3-venv)" >&2; exit 1; }
 
-# Every archive is checked against its hash but torch's: its builds, for CPUs and for GPUs, are many, with packages of
-# their own, and any of them will do.
+# Every archive is checked against its hash but torch's: its builds, for CPUs and for GPUs, are many, and any of them
+# will do. PyPI's build asks for CUDA's packages; they are pinned too.
 $(DEPS): $(wildcard constraints/python*.txt) | $(PY)
 	$(PIP) install --progress-bar off --require-hashes --no-deps -r $(PINS)
-	$(PIP) install --progress-bar off $(TORCH)
+	$(PIP) install --progress-bar off --no-deps $(TORCH)
+	@$(PY) tools/torch_needs.py >/dev/null || \
+	  $(PIP) install --progress-bar off --require-hashes --no-deps -r constraints/torch-cuda.txt
+	@$(PY) tools/torch_needs.py || { echo "note: this build of torch asks for the packages above, which are not pinned"; \
+	  $(PIP) install --progress-bar off $(TORCH); }
 	@touch $@
 
 # --no-build-isolation: the delegate is built against the executorch just installed, not a second copy of it.

@@ -31,3 +31,36 @@ assert ruamel.yaml.YAML(typ="safe").load(text) == yaml.load(text, Loader=yaml.CS
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("-m", "openneutron"), ("-X", "utf8", "-mopenneutron"), ("-Bm", "openneutron")]
+)
+def test_a_module_of_the_current_folder_is_not_imported(tmp_path, words):
+    """`python -m` puts that folder first on the path: whoever writes there would run code."""
+    for name in (
+        "json",
+        "typing",
+        "argparse",
+        "difflib",
+        "dataclasses",
+        "rich",
+        "torch",
+        "logging",
+        "tomllib",
+    ):
+        (tmp_path / f"{name}.py").write_text("open('imported', 'w').close()\nraise SystemExit(9)\n")
+    for command in (["--version"], ["ops"], ["explain", "ON699"]):
+        done = subprocess.run(
+            [sys.executable, *words, *command], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0 and done.stdout, done.stderr
+    assert not (tmp_path / "imported").exists()
+
+
+def test_the_folder_of_another_program_stays(tmp_path):
+    """A program of the user that is run with -m and imports openneutron finds its own modules."""
+    (tmp_path / "tool.py").write_text("import openneutron\nimport neighbour\n")
+    (tmp_path / "neighbour.py").write_text("print('found')\n")
+    done = subprocess.run([sys.executable, "-m", "tool"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "found\n", done.stderr

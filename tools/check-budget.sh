@@ -1,24 +1,35 @@
 #!/usr/bin/env bash
-# One step of a CI: `openneutron check` for people (the table, in the job's summary too) and for scripts (the JSON).
+# check-budget.sh BUDGET.toml [--trust]: one step of a CI. `openneutron check` for people (the table, in the job's
+# summary too) and for scripts (the JSON).
 set -uo pipefail
 budget=$1
+trust=${2:-}
+case "$trust" in "" | --trust) ;; *) echo "error: '$trust' is not --trust" >&2; exit 2 ;; esac
 report="${RUNNER_TEMP:-${TMPDIR:-/tmp}}/openneutron-check.json"
-openneutron check "$budget" --quiet --json > "$report"
+openneutron check --quiet --json ${trust:+"$trust"} -- "$budget" > "$report"
 code=$?
-table=$(python3 - "$report" <<'PY'
-import json, sys
+# -I: no module of the current folder, which is the project that is checked, is imported.
+table=$(python3 -I - "$report" <<'PY'
+import html, json, re, sys
+
+
+def cell(value):
+    """Text of a file as text: no markup, no link, no command for a terminal."""
+    text = "".join(c if c.isprintable() else "?" for c in str(value))
+    return re.sub(r"([\\`*_\[\]!|~@:])", r"\\\1", html.escape(text, quote=False))
+
+
 try:
-    models = json.load(open(sys.argv[1]))["models"]
+    models = json.load(open(sys.argv[1], encoding="utf-8"))["models"]
 except ValueError:
     sys.exit("no figures: see the error above")
 print("| model | what | budget | is | |\n|---|---|---|---|---|")
 for model in models:
-    for check in model["checks"]:
-        verdict = "ok" if check["ok"] else "**FAIL**"
-        row = model["name"], check["label"], f"{check['budget']} {check['unit']}", check["actual"], verdict
-        print("|", *(f"{cell} |" for cell in row))
+    rows = [(c["label"], f"{c['budget']} {c['unit']}", c["actual"], c["ok"]) for c in model["checks"]]
     if model["problem"]:
-        print(f"| {model['name']} | {model['problem']} | | | **FAIL** |")
+        rows.append((model["problem"], "", "", False))
+    for *cells, ok in rows:
+        print("|", *(f"{cell(v)} |" for v in (model["name"], *cells)), "ok |" if ok else "**FAIL** |")
 PY
 )
 echo "$table"

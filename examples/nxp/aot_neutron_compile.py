@@ -62,7 +62,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def command(args: argparse.Namespace) -> list[str]:
     """The same as an `openneutron` command."""
     stem = Path(args.model_name.split(":")[0]).stem
-    output = f"{stem}_nxp_delegate.pte" if args.delegate else f"{stem}.pte"
+    profile = "_profile" if args.use_profiling else ""
+    output = f"{stem}_nxp_delegate{profile}.pte" if args.delegate else f"{stem}.pte"
     words = ["eval" if args.test else "compile", args.model_name, "-o", output, "--target", args.target]
     words += ["--quantize" if args.quantize else "--no-quantize"]
     if args.quantize and not args.model_name.endswith(FILES):

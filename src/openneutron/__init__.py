@@ -5,6 +5,9 @@ Names are imported when first used: `import openneutron` loads neither torch nor
 
 from __future__ import annotations
 
+import openneutron._safe_path  # first: it decides where all others are found
+
+# isort: split
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +41,14 @@ _HOME = {
     "get_cortex_m_recipe": "recipes.build",
     "get_imxrt700_recipe": "recipes.build",
     "combine_recipes": "recipes.combine",
+    "load_program": "run.program",
     "sweep": "commands.sweep",
+    # Names of ExecuTorch's NXP backend, see docs/migrating.md
+    "NeutronHWVersion": "target",
+    "NeutronEdgePassManager": "drop_in",
+    "RemoveAdditionalQDQClustersPass": "drop_in",
+    "RemoveIOQuantOpsPass": "drop_in",
+    "core_aten_ops_exception_list": "drop_in",
 }
 
 _LIGHT = ("target", "options", "diagnostics")  # these need no ExecuTorch
@@ -64,6 +74,12 @@ register_when_loaded()  # the recipes, with executorch.export, whichever of the 
 if TYPE_CHECKING:
     from openneutron.commands.sweep import sweep
     from openneutron.diagnostics import Diagnostic, OpenNeutronError, Reject
+    from openneutron.drop_in import (
+        NeutronEdgePassManager,
+        RemoveAdditionalQDQClustersPass,
+        RemoveIOQuantOpsPass,
+        core_aten_ops_exception_list,
+    )
     from openneutron.options import (
         CompileOptions,
         CustomDelegationOptions,
@@ -78,4 +94,5 @@ if TYPE_CHECKING:
     from openneutron.recipes.build import get_cortex_m_recipe, get_imxrt700_recipe, get_neutron_recipe
     from openneutron.recipes.combine import combine_recipes
     from openneutron.recipes.types import CortexMRecipeType, IMXRT700RecipeType, NeutronRecipeType
-    from openneutron.target import NeutronTargetSpec
+    from openneutron.run.program import load_program
+    from openneutron.target import NeutronHWVersion, NeutronTargetSpec

@@ -1,10 +1,49 @@
-"""`python -m openneutron` is the `openneutron` command."""
+"""`python -m openneutron` is the `openneutron` command, and this is where its process begins."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from types import FrameType
+from typing import NoReturn
 
-from openneutron.cli import main
+INTERRUPTED = 130
+
+
+class _Interrupt:
+    """What Ctrl-C does: the first ends the command as soon as it can, the second at once."""
+
+    seen = 0
+
+    def __call__(self, number: int, frame: FrameType | None) -> NoReturn:
+        self.seen += 1
+        if self.seen > 1:
+            self.leave()
+        raise KeyboardInterrupt
+
+    def leave(self) -> NoReturn:
+        os.write(2, b"\ninterrupted\n")
+        os._exit(INTERRUPTED)
+
+
+def run() -> NoReturn:
+    """Run the command of this process; Ctrl-C at any moment is a message and exit code 130."""
+    interrupt, code = _Interrupt(), INTERRUPTED
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # `nohup`, `&` in a script: it stays ignored
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        from openneutron.cli import main
+
+        code = main()
+    except KeyboardInterrupt:
+        interrupt.leave()
+    # All is done. Python would forget the handler before it ends, and Ctrl-C then end it without a word.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if interrupt.seen and code != INTERRUPTED:  # a library has swallowed it
+        interrupt.leave()
+    sys.exit(code)
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

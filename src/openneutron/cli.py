@@ -64,11 +64,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ["OPENNEUTRON_NO_CACHE"] = "1"
     try:
         return int(args.execute(args) or DONE)
-    except OpenNeutronError as error:
-        if debug:
-            traceback.print_exc()
-        _print_error(error.diagnostic)
-        return USAGE if error.diagnostic.code.startswith("ON1") else FAILED
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return INTERRUPTED
@@ -77,8 +72,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except Exception as error:
+        if _was_interrupted(error):
+            print("\ninterrupted", file=sys.stderr)
+            return INTERRUPTED
         if debug:
             traceback.print_exc()
+        if isinstance(error, OpenNeutronError):
+            _print_error(error.diagnostic)
+            return USAGE if error.diagnostic.code.startswith("ON1") else FAILED
         if full := _full_disk(error):
             _print_error(full)
             return FAILED
@@ -92,6 +93,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         )
         return FAILED
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether a library made an error of its own of Ctrl-C."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _full_disk(error: BaseException) -> Diagnostic | None:

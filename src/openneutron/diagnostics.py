@@ -44,17 +44,35 @@ class Reject:
 
 
 class OpenNeutronError(Exception):
-    """An error with a diagnostic; every error a user can cause is one of these."""
+    """An error with a diagnostic; every error a user can cause is one of these.
+
+    It is a ValueError too if what was given is wrong, a RuntimeError if the work on it failed.
+    """
 
     def __init__(self, diagnostic: Diagnostic):
         super().__init__(str(diagnostic))
         self.diagnostic = diagnostic
 
+    def __reduce__(self) -> tuple[type[OpenNeutronError], tuple[Diagnostic]]:
+        return type(self), (self.diagnostic,)
+
+
+class WrongValueError(OpenNeutronError, ValueError):
+    """What was given is wrong: an option, a target, a model, an input."""
+
+
+class FailedError(OpenNeutronError, RuntimeError):
+    """What was to be done failed: a file, a conversion, a run."""
+
+
+_VALUES = ("ON1", "ON2", "ON514")  # how the codes of wrong values begin
+
 
 def fail(code: str, where: str, problem: str, hint: str = "") -> NoReturn:
     """Raise an `OpenNeutronError`; the code must be a known one."""
     assert code in CODES, f"unknown diagnostic code {code}"
-    raise OpenNeutronError(Diagnostic(code, where, problem, hint))
+    kind = WrongValueError if code.startswith(_VALUES) else FailedError
+    raise kind(Diagnostic(code, where, problem, hint))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -98,8 +116,8 @@ CODES: dict[str, CodeInfo] = {
     ),
     "ON108": CodeInfo(
         "wrong budget file",
-        "The TOML file of `openneutron check` cannot be read, or has a key or value it does not know. "
-        "docs/ci-gate.md lists the keys.",
+        "The TOML file of `openneutron check` cannot be read, has a key or value it does not know, or names "
+        "code to run without --trust. docs/ci-gate.md lists the keys.",
     ),
     "ON112": CodeInfo("unknown core", "The name is not a Cortex-M core that ExecuTorch's backend knows."),
     "ON109": CodeInfo("unknown recipe", "The name is not a recipe: neutron, cortex-m or imxrt700."),
@@ -115,7 +133,8 @@ CODES: dict[str, CodeInfo] = {
     ),
     "ON130": CodeInfo(
         "wrong space of a search",
-        "The TOML file of a sweep has an unknown key, dimension, figure or a value of the wrong kind.",
+        "The TOML file of a sweep has an unknown key, dimension, figure or a value of the wrong kind, names "
+        "code to run without --trust, or asks for all of too many points.",
     ),
     "ON201": CodeInfo(
         "operator not in the table", "No OpSpec describes this operator, so it stays on the CPU."
@@ -325,7 +344,8 @@ CODES: dict[str, CodeInfo] = {
     ),
     "ON604": CodeInfo(
         "the model's function failed",
-        "The function of FILE.py:CALLABLE is missing, raised an exception or returned something else than "
+        "The function of FILE.py:CALLABLE is missing, only imported into the file, raised an exception or "
+        "returned something else than "
         "(module, example_inputs) or (module, example_inputs, calibration_inputs).",
     ),
     "ON605": CodeInfo(
@@ -404,7 +424,9 @@ CODES: dict[str, CodeInfo] = {
     ),
     "ON801": CodeInfo(
         "results of a search cannot be kept",
-        "The folder cannot be written, another search is writing to it, or it holds those of another space.",
+        "The folder cannot be written, another search is writing to it, it holds those of another space, or "
+        "the journal of its trials is damaged. A last line that was not written to its end is no damage: "
+        "it is dropped, and the trial run again.",
     ),
     "ON802": CodeInfo(
         "workers of a search",

@@ -104,6 +104,24 @@ def write_atomically(path: Path, data: bytes) -> None:
         fail("ON601", str(path), f"cannot be written: {reason}", "Choose another place with -o.")
 
 
+def replace_file(path: Path, data: bytes) -> None:
+    """Put a file of the mode 0600 at this place, whatever was there: a link is replaced, not followed."""
+    try:
+        _remove_leftovers(path.parent, _PART)
+        _replace(path, data, None, 0o600)
+    except OSError as error:
+        fail("ON601", str(path), f"cannot be written: {error.strerror}", "Choose another place.")
+
+
+def is_own_file(path: Path) -> bool:
+    """Whether there is a regular file of this user, and no link to one."""
+    try:
+        found = path.lstat()
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
+
+
 def cache_base() -> Path | None:
     """Where a user's programs keep what they can make again: None if there is no such place."""
     base = os.environ.get("XDG_CACHE_HOME") or (Path.home() / ".cache" if os.environ.get("HOME") else None)
@@ -159,6 +177,21 @@ def write_scratch(path: Path, data: bytes) -> None:
         _no_room(path.parent.parent, error)
 
 
+def lock_file(path: Path, wait: bool = True) -> int:
+    """The handle of a lock that ends with this process; BlockingIOError if another has it.
+
+    Neither a link nor what the file holds is touched.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    handle = os.open(path, flags, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
 def _no_room(folder: Path, error: OSError) -> NoReturn:
     fail(
         "ON609",
@@ -175,10 +208,10 @@ def _status(path: Path) -> os.stat_result | None:
         return None
 
 
-def _replace(target: Path, data: bytes, old: os.stat_result | None) -> None:
+def _replace(target: Path, data: bytes, old: os.stat_result | None, mode: int = 0o666) -> None:
     while True:
         part = target.parent / f".openneutron-{secrets.token_hex(8)}.part"
-        handle = _locked(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), part)
+        handle = _locked(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), part)
         if handle is not None:
             break
     try:

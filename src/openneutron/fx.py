@@ -147,8 +147,11 @@ def rename_reserved(program: ExportedProgram) -> ExportedProgram:
                 parts[i] = re.sub(r"\W", "_", part) + "_of_model"
         return ".".join(parts)
 
-    new = {name: free(name) for name in names if free(name) != name}
-    new = {old: _unused(name, names) for old, name in new.items()}
+    taken, new = set(names), {}
+    for name in names:
+        if (other := free(name)) != name:
+            new[name] = _unused(other, taken)
+            taken.add(new[name])
     if not new:
         return program
     signature = copy.deepcopy(program.graph_signature)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
+from enum import Enum
 from typing import Any
 
 from openneutron.diagnostics import fail, nearest
@@ -252,3 +253,67 @@ class NeutronTargetSpec:
 
     def __repr__(self) -> str:
         return f"NeutronTargetSpec('{self.name}')"
+
+    # ----------------------------------------------------------------------------------------------
+    # The same by the names that ExecuTorch's NXP backend has for them
+
+    def get_name(self) -> str:
+        """The target id."""
+        return self.name
+
+    def is_subsystem(self) -> bool:
+        """Whether the NPU is a Neutron-S, with a controller of its own; those are refused."""
+        return False
+
+    def get_num_units(self) -> int:
+        """Compute cores."""
+        return self.units
+
+    def get_num_pipes(self) -> int:
+        """Pipelines of one core."""
+        return self.pipes
+
+    def get_num_macs(self) -> int:
+        """Multiply-accumulates of one pipeline per cycle."""
+        return self.macs
+
+    def get_hw_version(self) -> NeutronHWVersion:
+        """The generation of the NPU."""
+        return NeutronHWVersion[self._target.generation]
+
+    @property
+    def neutron_target_info(self) -> NeutronTargetInfo:
+        """What the NPU computes in one go with a convolution or a linear layer."""
+        return NeutronTargetInfo()
+
+
+class NeutronHWVersion(Enum):
+    """Generations of Neutron-C."""
+
+    N1 = 1
+    N3 = 3
+
+
+class NeutronTargetInfo:
+    """Which nodes become one operation of the NPU, asked of aten or Edge graphs."""
+
+    def is_supported_fused_activation__aten(self, node_: Any) -> bool:
+        """Whether a node is an activation that a convolution or linear layer computes along with its own."""
+        name = _operator(node_)
+        if name == "hardtanh":
+            given = dict(zip(("min_val", "max_val"), node_.args[1:], strict=False)) | dict(node_.kwargs)
+            return (given.get("min_val", -1), given.get("max_val", 1)) == (0, 6)
+        return name in ("relu", "relu6", "sigmoid", "tanh")
+
+    def is_fusable_conv_or_linear__aten(self, node_: Any) -> bool:
+        """Whether a node computes an activation along with its own result."""
+        return _operator(node_) in ("conv1d", "conv2d", "convolution", "linear", "addmm", "mm")
+
+    is_supported_fused_activation__edge = is_supported_fused_activation__aten
+    is_fusable_conv_or_linear__edge = is_fusable_conv_or_linear__aten
+
+
+def _operator(node: Any) -> str:
+    """The name of an aten operator, also of the one behind an Edge operator: `relu`, for `relu_` too."""
+    space, _, name = str(getattr(getattr(node.target, "_schema", None), "name", "")).partition("::")
+    return name.removesuffix("_") if space == "aten" else ""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -112,3 +115,74 @@ def test_a_folder_that_cannot_be_written_costs_only_time(folder: Path) -> None:
     folder.parent.write_text("a file where the folder should be")
     compile = Compiler()
     assert compile(model()) == compile(model()) and compile.count == 2
+
+
+def facts(change) -> bytes:
+    """The entry of the model with other facts, sealed again."""
+    entry = next(iter(cache._folder().iterdir())).read_bytes()
+    key, body = entry[40:72], entry[72:]
+    (size,) = struct.unpack_from("<Q", body)
+    text = json.dumps(change(json.loads(body[8 : 8 + size]))) if callable(change) else change
+    new = key + struct.pack("<Q", len(text)) + text.encode() + body[8 + size :]
+    return cache._MAGIC + hashlib.sha256(new).digest() + new
+
+
+def with_field(name: str, value):
+    return lambda known: {**known, name: value}
+
+
+ODD = [
+    "[]", "7", "null", "[" * 100_000, '{"kind": "Cost"}', '{"kind": "__import__"}',
+    with_field("cycles", "many"), with_field("cycles", []), with_field("buffers", [[]]),
+    with_field("calls", 3),
+    lambda known: {**known, "calls": [{**call, "operator": 7} for call in known["calls"]]},
+    lambda known: {**known, "calls": [{**call, "cost": None} for call in known["calls"]]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", ODD, ids=range(len(ODD)))
+def test_an_entry_with_odd_facts_is_ignored_and_replaced(folder: Path, change) -> None:
+    compile = Compiler()
+    first = compile(model())
+    (file,) = folder.iterdir()
+    good = file.read_bytes()
+    file.write_bytes(facts(change))
+    assert compile(model()) == first and compile.count == 2
+    assert file.read_bytes() == good
+
+
+def test_entries_that_are_no_files_of_ours(folder: Path, tmp_path: Path) -> None:
+    """A link is not written through, a FIFO is not waited for, a folder is left alone."""
+    compile = Compiler()
+    first = compile(model())
+    (file,) = folder.iterdir()
+    good = file.read_bytes()
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"of the user")
+    copy = tmp_path / "copy"
+    copy.write_bytes(good)
+    for make in (
+        lambda: file.symlink_to(outside),
+        lambda: file.symlink_to(copy),
+        lambda: file.symlink_to(tmp_path / "gone"),
+        lambda: os.mkfifo(file),
+    ):
+        file.unlink()
+        make()
+        count = compile.count
+        assert compile(model()) == first and compile.count == count + 1
+        assert not file.is_symlink() and file.read_bytes() == good and file.stat().st_mode & 0o777 == 0o600
+    assert outside.read_bytes() == b"of the user" and not (tmp_path / "gone").exists()
+    file.unlink()
+    file.mkdir()
+    assert compile(model()) == first and file.is_dir()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_an_entry_of_another_user_is_ignored(folder: Path) -> None:
+    compile = Compiler()
+    first = compile(model())
+    (file,) = folder.iterdir()
+    os.chown(file, 12345, 12345)
+    assert compile(model()) == first and compile.count == 2
+    assert file.stat().st_uid == os.getuid()

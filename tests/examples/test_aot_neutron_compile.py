@@ -26,6 +26,8 @@ def test_options_are_translated():
         "compile", "cifar10", "-o", "cifar10_nxp_delegate.pte", "--target", "imxrt700", "--quantize",
         "--per-tensor", "--delegate", "--use_qat", "-r",
     ]  # fmt: skip
+    words = command(parse(["-qdm", "cifar10", "--use_profiling"]))
+    assert words[3] == "cifar10_nxp_delegate_profile.pte" and "--use_profiling" in words
     words = command(parse(["-qdm", "mlperf_tiny_image_classification", "-dst", "samples.pt"]))
     assert words[:2] == ["compile", "mlperf_tiny_image_classification"]
     assert words[-2:] == ["--calibration", "samples.pt"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import zipfile
 from pathlib import Path
@@ -178,3 +179,43 @@ def test_what_is_no_archive(saved, data):
 def test_deep_json(saved):
     change(saved, lambda files: files.update({"models/model.json": b"[" * 100_000 + b"]" * 100_000}))
     refuse(saved)
+
+
+def test_nothing_in_an_etrecord_runs(tmp_path):
+    """It lies beside a program and is read unasked: names, operators and shapes in it are checked."""
+    from openneutron import compile_model
+    from openneutron.run.profile import read_etrecord
+
+    inputs = (torch.zeros(1, 3, 8, 8),)
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU()).eval()
+    good = compile_model(module, inputs, calibration=[inputs], etrecord=True).save_etrecord(
+        tmp_path / "a.etrecord"
+    )
+    assert read_etrecord(good) is not None
+    with zipfile.ZipFile(good) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    program = next(name for name in files if name.startswith("edge_dialect_exported_program/forward"))
+    for one, other in (
+        (b"executorch.exir.dialects.edge.ops.aten.convolution.default", b"torch.hub.load"),
+        (b'"name": "', b'"name": "x; import os  # '),
+        (b'"as_int": 3}', b'"as_expr": {"expr_str": "__import__(0)", "hint": null}}'),
+        (b"builtins.tuple", b"os.system"),
+    ):
+        bad = tmp_path / "bad.etrecord"
+        old = files[program]
+        assert one in old, one
+        with zipfile.ZipFile(bad, "w") as archive:
+            for name, data in files.items():
+                archive.writestr(name, old.replace(one, other) if name == program else data)
+        with pytest.raises(OpenNeutronError, match="might run code"):
+            read_etrecord(bad)
+    with zipfile.ZipFile(bad, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, torch_bomb() if name == f"{program}_state_dict" else data)
+    with pytest.raises(OpenNeutronError, match="ON516"):
+        read_etrecord(bad)
+    assert not TRACE.exists()
+    fifo = tmp_path / "fifo.etrecord"
+    os.mkfifo(fifo)
+    with pytest.raises(OpenNeutronError, match="is a FIFO"):
+        read_etrecord(fifo)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,39 @@ def killed(new: dict[str, bytes], seconds: float) -> None:
     assert files() == new, files().keys()
 
 
+def interrupted(new: dict[str, bytes], seconds: float) -> None:
+    """Ctrl-C at twenty moments, up to the last: a message and 130, or it was done; no death by the signal."""
+    from openneutron.__main__ import run
+
+    rng, early = random.Random(5), 0
+    for i in range(20):
+        restore(new)
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            for stream in (1, 2):
+                os.dup2(write, stream)
+            os.close(read)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            sys.argv = ["openneutron", *COMMAND]
+            run()
+        os.close(write)
+        time.sleep(
+            0.05 + (rng.random() if i % 2 else 0.7 + 0.5 * rng.random()) * seconds
+        )  # late, every other
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGINT)
+        with open(read, "rb") as output:
+            said = output.read().decode()
+        code = result(child)
+        assert code in (0, 130), (code, said)
+        assert "Traceback" not in said and "ON699" not in said, said
+        assert (code == 130) == ("interrupted" in said), (code, said)
+        early += code == 130
+        assert intact(new) and files().keys() == new.keys(), files().keys()
+    assert early >= 5, early
+
+
 def full_disk(new: dict[str, bytes]) -> None:
     """No room at the n-th write, or for files of more than a few bytes: an error, and the old files."""
 
@@ -133,6 +167,7 @@ def main() -> None:
     seconds = time.monotonic() - start
     new = files()
     assert len(new) == 4, new.keys()
+    interrupted(new, seconds)
     killed(new, seconds)
     full_disk(new)
     two_writers(new)

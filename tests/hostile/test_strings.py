@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,3 +85,65 @@ def test_tensor_names_of_a_litert_model():
     raw = write(builder.graph([builder.reshape(x, (4,), "outline")]))
     (tensor,) = read(raw.replace(b"outline", b"o\x1b[2J*/")).outputs
     assert tensor.name == "o?[2J*/"
+
+
+NAME = r"a\u001b[2J\u001b]0;title\u0007[/red][bold]b\u202e"  # as TOML has it
+
+
+@pytest.mark.parametrize("color", [False, True])
+def test_names_in_budgets_and_spaces(tmp_path, monkeypatch, capfd, color):
+    """They are shown, and neither a terminal nor the markup of the table obeys them."""
+    monkeypatch.chdir(tmp_path)
+    if color:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("TERM", "xterm-256color")
+    report = dict.fromkeys(("partitions", "npu_nodes", "cycles_estimated", "scratch_bytes"), 1)
+    name = json.loads(f'"{NAME}"')
+    cpu = [{"node": name, "op": name, "code": "ON201", "reason": name, "hint": name}]
+    for file, cycles in (("a.json", 1), ("b.json", 2)):
+        found = {**report, "program_bytes": 1, "cpu_nodes": cpu, "cycles_estimated": cycles, "program": name}
+        Path(file).write_text(json.dumps(found))
+    Path("b.toml").write_text(
+        f'[[model]]\nname = "{NAME}"\nmodel = "a.json"\nmax_partitions = 2\n'
+        f'[[model]]\nname = "{NAME}"\nmodel = "{NAME}"\nmax_partitions = 2\n'
+    )
+    Path("s.toml").write_text(
+        f'model = "cifarnet"\n[options]\n"{NAME}" = [1, 2]\n[objectives]\ncycles = "min"\n'
+    )
+    for command in (["check", "b.toml"], ["diff", "a.json", "b.json"], ["sweep", "s.toml"]):
+        assert main(command) in (0, 1, 2)
+        said = "".join(capfd.readouterr())
+        assert "ON699" not in said and "Traceback" not in said
+        for evil in ("\x1b[2J", "\x1b]", "\x07", "\u202e"):
+            assert evil not in said, (command, evil)
+        if command[0] != "diff":
+            assert "[/red][bold]b" in said, command
+
+
+def test_progress_shows_names_as_they_are(monkeypatch, capfd):
+    from openneutron.commands.progress import Steps
+
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    steps = Steps()
+    with steps.step("Loading [/red] \x1b[2J"):
+        steps.note("a [/red] \x1b]0;x\x07")
+    said = capfd.readouterr().err
+    assert "[/red]" in said and "\x1b[2J" not in said and "\x1b]" not in said
+
+
+ODD = 'a\nmessage(FATAL_ERROR evil)\n*/ int x; /* \\ "q" ${b} é'
+
+
+def test_names_of_files_in_generated_text(tmp_path):
+    """A program's file name goes into C, assembly and CMake: nothing of it is obeyed there."""
+    from openneutron.firmware.program import plain_name
+    from openneutron.firmware.whole import read_whole_program
+
+    path = tmp_path / f"{ODD}.pte".replace("/", "")
+    path.write_bytes(small_program())
+    for program in (read_whole_program(path), read_firmware_program(path)):
+        text = program.assembly()
+        assert "\nmessage" not in text and "int x; /*" not in text and "FATAL_ERROR" in text
+        assert not set('\n\\"$*{}();') & set(program.name)
+    assert plain_name(Path("a,b c-é.pte")) == "a_b c-é"

@@ -43,6 +43,21 @@ def test_everything_but_torch_is_pinned_with_hashes(file):
         assert name == "torch" or f"\n{name}=={version} " in "\n" + file.read_text()
 
 
+def test_what_torch_asks_for_is_pinned_too():
+    """PyPI's build brings CUDA's packages along: each has its hashes, and nothing else is downloaded."""
+    found = pins(ROOT / "constraints" / "torch-cuda.txt")
+    assert all(found.values()) and "torch" not in found and {"triton", "nvidia-cublas"} <= found.keys()
+    for file in PINS:
+        assert not found.keys() & pins(file).keys(), "one pin a package"
+    recipe = (ROOT / "Makefile").read_text().partition("$(DEPS): ")[2].partition("touch")[0]
+    installs = [line for line in recipe.splitlines() if "PIP) install" in line]
+    assert len(installs) == 4
+    assert all("--no-deps" in line for line in installs[:3]) and "not pinned" in recipe
+    assert [line for line in installs[:3] if "--require-hashes" not in line] == [
+        "\t$(PIP) install --progress-bar off --no-deps $(TORCH)"
+    ]
+
+
 @pytest.mark.parametrize("install", ["no", ""])
 def test_make_says_what_it_would_install(tmp_path, install):
     """Before anything is installed, and without root nothing is: the tests that need it are skipped."""

@@ -1,5 +1,7 @@
 """The space of a search: what a file means, and what is wrong with it."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,25 @@ GOOD = {
     "objectives": {"accuracy": "max", "sram_bytes": "min"},
     "limits": {"sram_bytes": "<= 1.5K"},
 }
+
+
+EXHAUSTIVE = {"options": {}, "parameters": {x: {"from": 1, "to": 10_000} for x in "abc"}}
+
+
+def test_points_are_counted_and_not_listed():
+    """10^12 points, and 10^45: chosen from, in no time and no memory."""
+    began = time.process_time()
+    for dimensions, size in (
+        ({x: {"from": 1, "to": 10_000} for x in "abc"}, 10**12),
+        ({x: {"from": 1, "to": 10**15} for x in "abc"}, 10**45),
+        ({"a": {"from": 1, "to": 10**12}}, 10**12),
+        ({"a": {"from": 0.0, "to": 1.0, "step": 1e-12}, "b": [1, 2]}, 2 * (10**12 + 1)),
+        ({"a": {"from": 0.0, "to": 1.0, "step": 0.1}}, 11),
+    ):
+        space = make_space({**GOOD, "options": {}, "parameters": dimensions})
+        assert space.grid_size == size and space.is_grid == (size == 11)
+    assert time.process_time() - began < 5
+    assert [p["parameters.a"] for p in space.grid()][-2:] == pytest.approx([0.9, 1.0])
 
 
 def test_lists_and_ranges_vary_and_values_are_fixed():
@@ -66,6 +87,16 @@ def test_more_trials_are_the_same_search_and_other_values_are_not():
         ({"objectives": {"metric": "max"}}, "there is no metric"),
         ({"trials": 0}, "whole number from 1"),
         ({"options": 3}, "a table"),
+        ({"batch": 10**9}, "from 1 to 1,000"),
+        ({"parameters": {"width": {"from": 0, "to": float("inf")}}}, "not finite"),
+        ({"parameters": {"width": {"from": float("nan"), "to": 4}}}, "not finite"),
+        ({"parameters": {"width": {"from": 0, "to": 10**400}}}, "too large"),
+        ({"parameters": {"width": {"from": 0.0, "to": 1.0, "step": 5e-324}}}, "step that is too small"),
+        ({**EXHAUSTIVE, "trials": 10**12}, "1,000,000,000,000 points; at most 10,000"),
+        (
+            {**EXHAUSTIVE, "parameters": {"a": {"from": 1, "to": 10**12}}, "trials": 10**12},
+            "0,000,000 points",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(change, says):

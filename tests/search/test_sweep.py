@@ -124,7 +124,8 @@ def test_a_client_that_was_killed_goes_on(folder, monkeypatch):
         'model = "net.py:tiny"\n[parameters]\nwidth = [2, 3, 4, 5]\n[options]\nverify = false\n'
         '[objectives]\nsqnr_db = "max"\n'
     )
-    command = [sys.executable, "-m", "openneutron", "sweep", "space.toml", "--jobs", "2", "--no-reports"]
+    command = [sys.executable, "-m", "openneutron", "sweep", "space.toml", "--trust"]
+    command += ["--jobs", "2", "--no-reports"]
     process = subprocess.Popen(
         [*command, "--trials", "30"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

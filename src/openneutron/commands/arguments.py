@@ -9,9 +9,22 @@ from typing import Any
 from openneutron.commands.compile import add_compile_options
 from openneutron.diagnostics import fail, nearest
 
+# Options that run code or write to a place of their own: a file may set them only if it is trusted.
+TRUSTED_ONLY = {
+    "preprocess": "runs Python code",
+    "so_library": "loads a library, which is code",
+    "intermediates": "writes to a folder of its choice",
+    "extra_flags": "sets flags of NXP's converter, whatever they do",
+}
 
-def option_namespace(options: Mapping[str, Any], where: str, code: str) -> argparse.Namespace:
-    """The options as the compile command would have them; an unknown one is an error."""
+
+def option_namespace(
+    options: Mapping[str, Any], where: str, code: str, trust: bool = True
+) -> argparse.Namespace:
+    """The options as the compile command would have them; an unknown one is an error.
+
+    Those of a file that is not trusted neither run code nor write where they like.
+    """
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_compile_options(parser)
     actions = _by_name(parser)
@@ -21,6 +34,8 @@ def option_namespace(options: Mapping[str, Any], where: str, code: str) -> argpa
         place = f"{where}: options.{key}"
         if key not in actions:
             fail(code, place, "there is no such option", nearest(key, actions))
+        if not trust:
+            refuse_option(key, where, code)
         action = actions[key]
         if action.dest in given:
             fail(code, place, f"says the same as options.{given[action.dest]}", "Leave one out.")
@@ -36,6 +51,13 @@ def _by_name(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     found = {action.dest: action for action in reversed(actions)}
     opposites = (action for action in actions if action.const is False)
     return found | {action.option_strings[0][2:].replace("-", "_"): action for action in opposites}
+
+
+def refuse_option(key: str, where: str, code: str) -> None:
+    """Fail if only a file that is trusted may set this option."""
+    if key in TRUSTED_ONLY:
+        problem = f"{TRUSTED_ONLY[key]}, which a file may not do by itself"
+        fail(code, f"{where}: options.{key}", problem, "Give --trust if you know the file.")
 
 
 def option_words(options: Mapping[str, Any]) -> list[str]:

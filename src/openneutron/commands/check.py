@@ -3,12 +3,13 @@
 BUDGET.toml has a [[model]] table for every model:
 
   [[model]]
-  model = "cifarnet"        # a zoo name, FILE.py:CALLABLE, a .pt2, .onnx, .tflite, .pte, or a report (.json)
+  model = "cifarnet"        # a zoo name, a .pt2, .onnx, .tflite, .pte, or a report (.json)
   max_cycles = 400_000
   max_sram = "160K"
   min_accuracy = 0.95
 
-docs/ci-gate.md lists the keys. The exit code is 1 if a budget is not kept.
+docs/ci-gate.md lists the keys. The exit code is 1 if a budget is not kept. A budget file may name code to run
+(FILE.py:CALLABLE) only with --trust.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("budget", metavar="BUDGET.toml", help="the budgets, see above")
     add_model_options(parser)
+    parser.add_argument(
+        "--trust", action="store_true", help="run the Python code and libraries that the budget file names"
+    )
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
 
 
@@ -62,7 +66,9 @@ def execute(args: argparse.Namespace) -> int:
     budgets = read_budgets(Path(args.budget))
     check_model_options(args, *(budget.model for budget in budgets))
     given = model_options(args)
-    arguments = [_arguments(b, f"{args.budget}: {b.name}", given) for b in budgets]  # checked first
+    arguments = [
+        _arguments(b, f"{args.budget}: {b.name}", given, args.trust) for b in budgets
+    ]  # checked first
     steps = Steps()
     outcomes = [_outcome(budget, found, steps) for budget, found in zip(budgets, arguments, strict=True)]
     if args.json:
@@ -119,15 +125,18 @@ def _measure(budget: Budget, args: argparse.Namespace, steps: Steps) -> Loaded:
         return Loaded(budget.name, compile_source(args, source, steps).summary)
 
 
-def _arguments(budget: Budget, where: str, given: Mapping[str, Any]) -> argparse.Namespace:
+def _arguments(budget: Budget, where: str, given: Mapping[str, Any], trust: bool) -> argparse.Namespace:
     """The budget's options as the compile command would have them; an unknown one is an error.
 
     What the command line says of shapes is for the .onnx models that say nothing of them themselves.
     """
     from openneutron.commands.arguments import option_namespace
+    from openneutron.commands.source import refuse_code
 
+    if not trust:
+        refuse_code(budget.model, f"{where}: model", "ON108")
     options = {**(given if is_onnx(budget.model) else {}), **budget.options}
-    args = option_namespace(options, where, "ON108")
+    args = option_namespace(options, where, "ON108", trust)
     args.model, args.data, args.samples, args.threads = budget.model, budget.data, budget.samples, None
     return args
 
@@ -135,7 +144,7 @@ def _arguments(budget: Budget, where: str, given: Mapping[str, Any]) -> argparse
 def _print(outcomes: list[Outcome]) -> None:
     from rich.table import Table
 
-    from openneutron.report.terminal import make_console
+    from openneutron.report.terminal import make_console, styled
 
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("model", "what"):
@@ -146,7 +155,7 @@ def _print(outcomes: list[Outcome]) -> None:
     for outcome in outcomes:
         name = outcome.budget.name
         if outcome.problem:
-            table.add_row(name, "", "", "", "", "[bold red]FAIL[/]")
+            table.add_row(name, "", "", "", "", styled("[bold red]FAIL[/]"))
         for check in outcome.checks:
             sign = "<=" if check.is_most else ">="
             table.add_row(
@@ -155,14 +164,14 @@ def _print(outcomes: list[Outcome]) -> None:
                 f"{sign} {_number(check.budget)}{_unit(check.unit)}",
                 "not known" if check.actual is None else f"{_number(check.actual)}{_unit(check.unit)}",
                 "" if check.margin is None else _number(check.margin, sign=True),
-                "[green]ok[/]" if check.ok else "[bold red]FAIL[/]",
+                styled("[green]ok[/]" if check.ok else "[bold red]FAIL[/]"),
             )
             name = ""
     console = make_console()
     console.print(table)
     for outcome in outcomes:
         if outcome.problem:
-            console.print(f"{outcome.budget.name}: {outcome.problem}", soft_wrap=True, markup=False)
+            console.print(f"{outcome.budget.name}: {outcome.problem}", soft_wrap=True)
     left = sum(not check.ok for outcome in outcomes for check in outcome.checks)
     broken = sum(bool(outcome.problem) for outcome in outcomes)
     if left or broken:

@@ -249,7 +249,7 @@ def _print(rows: list[LayerError]) -> None:
     given.sort(key=lambda row: row.suggestion is not None and row.suggestion.kind == "inherited")
     for row in given[:SHOWN]:
         assert row.suggestion is not None
-        console.print(f"{row.layer}: {row.suggestion.text}", soft_wrap=True, markup=False)
+        console.print(f"{row.layer}: {row.suggestion.text}", soft_wrap=True)
     if len(given) > SHOWN:
         console.print(f"... and {len(given) - SHOWN} more; --json has all of them", style="dim")
 

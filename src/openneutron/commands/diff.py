@@ -102,10 +102,10 @@ def _print(found: Difference, a: str, b: str) -> None:
         reason = f": {entry['reason']}" if entry["to"] == "cpu" and entry["reason"] else ""
         way = f"from {place[entry['from']]} to {place[entry['to']]}"
         text = f"{entry['node']} ({entry['op']}) moved {way}{reason}"
-        console.print(text, soft_wrap=True, markup=False)
+        console.print(text, soft_wrap=True)
     for verb, names in (("needed now", found.kernels_added), ("no longer needed", found.kernels_removed)):
         if names:
-            console.print(f"kernels {verb}: {', '.join(names)}", soft_wrap=True, markup=False)
+            console.print(f"kernels {verb}: {', '.join(names)}", soft_wrap=True)
     for title, rows in (("Cycles (estimated) of layers", found.layers), ("SQNR of layers, dB", found.errors)):
         changed = [row for row in rows if row.a != row.b]
         if changed:

@@ -218,10 +218,12 @@ def _sdk() -> Check:
 def _print(checks: list[Check]) -> None:
     from rich.table import Table
 
-    from openneutron.report.terminal import make_console
+    from openneutron.report.terminal import make_console, styled
 
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     style = {OK: "green", NOTE: "yellow", BAD: "bold red"}
     for check in checks:
-        table.add_row(f"[{style[check.state]}]{check.state}[/]", check.what, check.found, check.remedy)
+        table.add_row(
+            styled(f"[{style[check.state]}]{{}}[/]", check.state), check.what, check.found, check.remedy
+        )
     make_console().print(table)

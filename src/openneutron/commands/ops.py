@@ -105,8 +105,9 @@ def _cell(text: str) -> str:
 
 
 def _print_table(entries: list[OpSpec]) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from openneutron.report.terminal import make_console
 
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("operator", no_wrap=True)
@@ -116,6 +117,6 @@ def _print_table(entries: list[OpSpec]) -> None:
         data = as_dict(spec)
         names = spec.name + (f" (+{len(spec.names) - 1})" if len(spec.names) > 1 else "")
         table.add_row(names, *("; ".join(data[key]) or "any" for key in _COLUMNS))
-    console = Console(highlight=False, markup=False)
+    console = make_console()
     console.print(table)
     console.print(f"{len(entries)} operators; (+n): further names of the same operator, see --json")

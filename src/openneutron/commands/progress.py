@@ -6,8 +6,10 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from openneutron.diagnostics import printable
+from openneutron.report.terminal import PlainConsole
 
 Advance = Callable[[float], None]  # told the part that is done, from 0 to 1
 
@@ -17,7 +19,7 @@ class Steps:
 
     def __init__(self, quiet: bool = False):
         quiet = quiet or os.environ.get("OPENNEUTRON_QUIET") == "1"
-        self.console = Console(stderr=True, highlight=False, quiet=quiet)
+        self.console = PlainConsole(stderr=True, quiet=quiet)
 
     @contextmanager
     def step(self, text: str, bar: bool = False) -> Iterator[Advance]:
@@ -26,9 +28,14 @@ class Steps:
             self.console.print(f"{text} ...")
             yield lambda part: None
             return
-        columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()]
+        columns = [
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TimeElapsedColumn(),
+        ]
         with Progress(*columns, console=self.console, transient=True) as progress:
-            task = progress.add_task(text, total=1 if bar else None)
+            task = progress.add_task(printable(text), total=1 if bar else None)
             yield lambda part: progress.update(task, completed=part)
 
     def note(self, text: str) -> None:

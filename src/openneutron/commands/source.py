@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from openneutron.commands.exported import load_exported
@@ -78,6 +81,22 @@ def is_onnx(text: str) -> bool:
 def is_model(text: str) -> bool:
     """Whether a command line names a model, rather than something made of one."""
     return ".py:" in text or Path(text).suffix in (".onnx", ".pt2", ".tflite") or is_known(text)
+
+
+def names_code(text: Any) -> bool:
+    """Whether a MODEL, or what stands for a function, is Python code that would be run."""
+    return isinstance(text, str) and ".py:" in text
+
+
+def refuse_code(text: Any, where: str, code: str) -> None:
+    """Fail if a value that a file gave would run code: only the user says which code is run."""
+    if names_code(text):
+        fail(
+            code,
+            where,
+            f"{text!r} is Python code, which a file may not name",
+            "Look at that code, then give --trust; zoo names and .pt2, .onnx and .tflite files need none.",
+        )
 
 
 def load_source(text: str, shape: Sequence[str] = (), fix: Sequence[str] = ()) -> Source:
@@ -238,6 +257,7 @@ class _Uncached(SourceFileLoader):
 
 
 def _function(path: Path, name: str) -> Callable[..., Any]:
+    """The function of that name; one that the file only imports is nobody's to call by way of the file."""
     read_file(path)
     spec = importlib.util.spec_from_file_location(path.stem, path, loader=_Uncached(path.stem, str(path)))
     assert spec is not None and spec.loader is not None
@@ -247,14 +267,27 @@ def _function(path: Path, name: str) -> Callable[..., Any]:
         spec.loader.exec_module(module)
     except Exception as error:
         _user_error(str(path), error)
-    function = getattr(module, name, None)
-    if not callable(function):
-        own = (
-            n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == path.stem
-        )
-        listing = ", ".join(own) or "none"
-        fail("ON604", f"{path}:{name}", f"the file has no function '{name}'", f"It has: {listing}.")
+    function = vars(module).get(name)
+    if not callable(function) or not _is_own(function, module):
+        listing = ", ".join(n for n, v in vars(module).items() if callable(v) and _is_own(v, module))
+        problem = f"the file has no function '{name}'"
+        if function is not None:
+            problem = f"'{name}' is no function that is defined in the file"
+        fail("ON604", f"{path}:{name}", problem, f"It has: {listing or 'none'}.")
     return function
+
+
+def _is_own(value: Any, module: ModuleType) -> bool:
+    """Whether something callable was defined by the code of this file, not imported into it."""
+    if isinstance(value, functools.partial):
+        return _is_own(value.func, module)
+    if isinstance(value, type):
+        known = getattr(sys.modules.get(module.__name__), value.__qualname__, None)
+        return value.__module__ == module.__name__ and known is not value
+    code = inspect.unwrap(value)  # what a decorator that was imported stands before
+    if isinstance(code, FunctionType):
+        return code.__globals__ is vars(module)
+    return not isinstance(code, BuiltinFunctionType | MethodType) and _is_own(type(code), module)
 
 
 def _checked(where: str, stem: str, result: Any) -> Source:

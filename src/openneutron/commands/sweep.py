@@ -2,7 +2,7 @@
 
 SPACE.toml says what varies, what is wanted and what must be kept:
 
-  model = "net.py:mobilenet"              # any MODEL of `openneutron compile`
+  model = "net.py:mobilenet"              # any MODEL of `openneutron compile`; code needs --trust
   [parameters]                            # of the function
   width = [0.25, 0.5]
   [options]                               # of `openneutron compile`
@@ -13,7 +13,8 @@ SPACE.toml says what varies, what is wanted and what must be kept:
   [limits]
   sram_bytes = "<= 512K"
 
-docs/sweep.md describes it in full. A search that was interrupted goes on where it stopped.
+docs/sweep.md describes it in full. A search that was interrupted goes on where it stopped. A space may name
+code to run (FILE.py:FUNCTION) only with --trust.
 """
 
 from __future__ import annotations
@@ -54,6 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="a report page for every trial (default)",
     )
+    parser.add_argument(
+        "--trust", action="store_true", help="run the Python code and libraries that SPACE.toml names"
+    )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
@@ -65,7 +69,7 @@ def add_worker_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dask",
         metavar="ADDRESS",
-        help="a Dask scheduler, e.g. tcp://host:8786, or `local` for a cluster here",
+        help="a Dask scheduler, e.g. tls://host:8786 (docs/sweep.md); `local`: processes here, as --jobs",
     )
 
 
@@ -77,6 +81,8 @@ def execute(args: argparse.Namespace) -> None:
 
     path = Path(args.space)
     space = read_space(path)
+    if not args.trust:
+        _refuse_code(space)
     if args.trials is not None:
         if args.trials < 1:
             fail("ON104", "option --trials", f"must be positive (got {args.trials})")
@@ -104,8 +110,12 @@ def sweep(
     jobs: int | None = None,
     dask: str | None = None,
     reports: bool = True,
+    trust: bool = False,
 ) -> dict[str, Any]:
-    """Search over a space: a TOML file, or a table like one. Returns what `sweep --json` prints."""
+    """Search over a space: a TOML file, or a table like one. Returns what `sweep --json` prints.
+
+    Code that a file names (`FILE.py:FUNCTION`) is run only with `trust`; a table is the caller's own.
+    """
     from openneutron.search.space import make_space, read_space
 
     if isinstance(space, Mapping):
@@ -113,7 +123,24 @@ def sweep(
             fail("ON104", "folder", "a space that is no file has no place beside it", "Name a folder.")
         return _searched(make_space(space), Path(folder), jobs=jobs, dask=dask, reports=reports)
     place = Path(folder) if folder is not None else Path(space).with_suffix(".sweep")
-    return _searched(read_space(Path(space)), place, jobs=jobs, dask=dask, reports=reports)
+    found = read_space(Path(space))
+    if not trust:
+        _refuse_code(found)
+    return _searched(found, place, jobs=jobs, dask=dask, reports=reports)
+
+
+def _refuse_code(space: Space) -> None:
+    """What a space that is not trusted may not ask for, in any of its points."""
+    from openneutron.commands.arguments import refuse_option
+    from openneutron.commands.source import refuse_code
+    from openneutron.search.space import CODE
+
+    for name, value in (("model", space.model), *((f"data.{k}", v) for k, v in space.data.items())):
+        refuse_code(value, f"space: {name}", CODE)
+    for name in (*space.dimensions, *space.fixed):
+        part, _, option = name.partition(".")
+        if part == "options":
+            refuse_option(option, "space", CODE)
 
 
 def _searched(
@@ -168,10 +195,13 @@ def _check_functions(space: Space) -> None:
 
 def _run(search: Search, jobs: int | None, dask: str | None) -> list[Row]:
     """Run with a live table on a terminal, a line a trial elsewhere."""
-    from rich.console import Console
     from rich.live import Live
 
-    console = Console(stderr=True, highlight=False)
+    from openneutron.report.terminal import PlainConsole
+
+    console = PlainConsole(stderr=True)
+    if search.note:
+        console.print(f"note: {search.note}", soft_wrap=True)
     if not console.is_terminal:
         return search.run(
             worker_maker(jobs, dask), lambda found: console.print(_state(found), soft_wrap=True)
@@ -190,8 +220,9 @@ def worker_maker(jobs: int | None, dask: str | None) -> Callable[[Callable[[str]
         fail("ON104", "option --jobs", f"must be positive (got {count})")
 
     def make(log: Callable[[str], None]) -> Workers:
-        if dask is not None:
-            return Dask(execute_trial, dask, count, log)
+        if dask is not None and dask != "local":
+            return Dask(execute_trial, dask, log)
+        # A cluster of our own would listen, without authentication; these processes have no port.
         return Here(execute_trial) if count == 1 else Processes(execute_trial, count, log)
 
     return make

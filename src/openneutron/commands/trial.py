@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import linecache
 import logging
 import math
+import os
 import shlex
 import sys
 import tempfile
@@ -23,7 +23,7 @@ from openneutron.commands.arguments import option_namespace, option_words
 from openneutron.commands.compile import Result, compile_source, write_reports
 from openneutron.commands.source import Source, load_function, load_source
 from openneutron.diagnostics import OpenNeutronError, fail
-from openneutron.files import write_atomically
+from openneutron.files import lock_file, read_text, write_atomically
 from openneutron.report.difference import sram_needed
 from openneutron.search.space import CODE, EVALUATED, LABELLED, Bound
 from openneutron.search.trial import DONE, FAILED, OVER, Job, Outcome
@@ -42,14 +42,16 @@ def execute_trial(job: Job) -> Outcome:
             return _with_files(job, Path(name))
     folder = Path(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".running").open("w") as lock:
-        # A process whose client died may still be at it: then its outcome is waited for.
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    # A process whose client died may still be at it: then its outcome is waited for.
+    lock = lock_file(folder / ".running")
+    try:
         if (known := _known(folder, job)) is not None:
             return known
         outcome = _run(job)
         row = json.dumps({**outcome.as_row(job.point), "job": _identity(job)})
         write_atomically(folder / _OUTCOME, row.encode())
+    finally:
+        os.close(lock)
     return outcome
 
 
@@ -113,12 +115,12 @@ def _with_files(job: Job, folder: Path) -> Outcome:
 def _known(folder: Path, job: Job) -> Outcome | None:
     """The outcome that another process left for the same trial."""
     try:
-        row = json.loads((folder / _OUTCOME).read_text())
+        row = json.loads(read_text(folder / _OUTCOME, "ON801"))
         if row.pop("job") != _identity(job):
             return None
         row.pop("point")
         return Outcome(**row)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OpenNeutronError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -208,4 +208,4 @@ def _print(data: dict[str, Any]) -> None:
         )
         console.print("training with quantization (--use_qat, or prepare_qat) is what is left to try")
     console.print(f"program: {data['program']}", soft_wrap=True)
-    console.print(f"again:   {data['command']}", soft_wrap=True, markup=False)
+    console.print(f"again:   {data['command']}", soft_wrap=True)

@@ -19,14 +19,14 @@ from enum import Enum
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import openneutron
 from openneutron.compiler.microcode.cost import Bound, Cost
-from openneutron.compiler.microcode.format import Region, decode
+from openneutron.compiler.microcode.format import KernelCall, Region, decode
 from openneutron.compiler.result import BufferInfo, CallInfo, CompiledGraph
 from openneutron.diagnostics import OpenNeutronError
-from openneutron.files import cache_base, write_atomically
+from openneutron.files import cache_base, is_own_file, read_file, replace_file
 from openneutron.options import CompileOptions
 from openneutron.target import Target
 
@@ -87,13 +87,15 @@ def compiler_sources() -> list[Path]:
 
 def _recall(file: Path, key: bytes) -> CompiledGraph | None:
     try:
-        raw = file.read_bytes()
+        if not is_own_file(file):
+            return None
+        raw = read_file(file, most=MOST_BYTES)
         body = raw[len(_MAGIC) + 32 :]
         if raw[: len(_MAGIC)] != _MAGIC or hashlib.sha256(body).digest() != raw[len(_MAGIC) :][:32]:
             return None
         found = _unpack(body, key)
         os.utime(file)  # it was of use: others go first
-    except (OSError, ValueError, TypeError, KeyError, LookupError, struct.error, OpenNeutronError):
+    except Exception:  # what is no entry fails in as many ways as there are bytes
         return None
     return found
 
@@ -102,14 +104,15 @@ def _keep(file: Path, entry: bytes) -> None:
     if len(entry) > MOST_BYTES // 4:
         return
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomically(file, entry)
-    entries = sorted((s.st_mtime_ns, s.st_size, f) for f in file.parent.iterdir() if (s := f.stat()))
+    replace_file(file, entry)
+    entries = sorted((s.st_mtime_ns, s.st_size, f) for f in file.parent.iterdir() if (s := f.lstat()))
     total = sum(size for _, size, _ in entries)
     for _, size, old in entries:
         if total <= MOST_BYTES:
             break
-        old.unlink(missing_ok=True)
-        total -= size
+        with contextlib.suppress(OSError):  # a folder is none of ours
+            old.unlink(missing_ok=True)
+            total -= size
 
 
 def _pack(compiled: CompiledGraph, key: bytes) -> bytes:
@@ -133,7 +136,22 @@ def _unpack(body: bytes, key: bytes) -> CompiledGraph:
     program = decode(parts[1])
     bare = _value(json.loads(parts[0]))
     calls = tuple(replace(info, call=c) for info, c in zip(bare.calls, program.calls, strict=True))
-    return replace(bare, microcode=parts[1], weights=parts[2], program=program, calls=calls)
+    found = replace(bare, microcode=parts[1], weights=parts[2], program=program, calls=calls)
+    if not _is(found, CompiledGraph):
+        raise TypeError("a value of another type")
+    return found
+
+
+def _is(value: Any, hint: Any) -> bool:
+    """Whether a value of an entry has the type that its field asks for."""
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_is(item, get_args(hint)[0]) for item in value)
+    if type(value) is not hint and not (hint is KernelCall and isinstance(value, hint)):
+        return False
+    if hint not in (CompiledGraph, CallInfo, BufferInfo, Cost):
+        return True
+    hints = get_type_hints(hint)
+    return all(_is(getattr(value, field.name), hints[field.name]) for field in fields(value))
 
 
 def _plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -95,12 +96,12 @@ def _cmake(firmware: WholeFirmware, sources: Sources) -> str:
     return _fill(
         "CMakeLists.txt",
         NAME=firmware.program.name,
-        PROJECT="".join(c if c.isalnum() else "_" for c in firmware.program.name),
+        PROJECT=re.sub(r"[^A-Za-z0-9]", "_", firmware.program.name),
         CORE=firmware.core.name,
         EXECUTORCH_COMMAND=commands[0],
         CMSIS_NN_COMMAND=commands[1],
         CMSIS_NN_COMMIT=CMSIS_NN_COMMIT[:12],
-        RUNTIME=runtime.as_posix(),
+        RUNTIME=re.sub(r'(["\\$;@])', r"\\\1", runtime.as_posix()),  # in quotes
         CORE_FLAGS=" ".join(firmware.core.flags),
         CHECK_CMSIS_NN=_CHECK_CMSIS_NN.replace("@COMMAND@", commands[1]) if groups["CMSIS_NN_FILES"] else "",
         SOURCES="\n".join(f"set({name}\n  {_quoted(files)})" for name, files in groups.items()),

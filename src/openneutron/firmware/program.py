@@ -140,11 +140,15 @@ class FirmwareProgram:
         write_atomically(folder / ASSEMBLY, self.assembly().encode())
 
 
+def plain_name(source: Path | bytes) -> str:
+    """A program's name as comments of C, assembly and CMake, and names of files, can have it."""
+    return re.sub(r"[^\w .+-]", "_", source.stem) if isinstance(source, Path) else "program"
+
+
 def read_firmware_program(source: Path | bytes, target: str = DEFAULT_TARGET) -> FirmwareProgram:
     """The delegates of a .pte; one that has none for our firmware is refused."""
     info = inspect_program(source)
-    # The name goes into comments of C and assembly.
-    name = re.sub(r"[^\w .+-]", "?", source.stem) if isinstance(source, Path) else "program"
+    name = plain_name(source)
     payloads = info.payloads()
     if not payloads:
         fail(

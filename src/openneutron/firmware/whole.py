@@ -15,6 +15,7 @@ from openneutron.firmware.build import SELECTION, check_selection, neutron_units
 from openneutron.firmware.cores import DEFAULT, FLASH_BYTES, SRAM_BYTES, Core
 from openneutron.firmware.operators import Kernels, find_kernels, prim_defines
 from openneutron.firmware.pools import WholePools
+from openneutron.firmware.program import plain_name
 from openneutron.firmware.sizes import ImageSize, read_map
 from openneutron.firmware.sources import Sources
 from openneutron.firmware.toolchain import (
@@ -115,7 +116,7 @@ class WholeFirmware:
 def read_whole_program(source: Path | bytes, target: str = DEFAULT_TARGET) -> WholeProgram:
     """A program, with what is wrong with it said before anything is built."""
     data, where = read_program(source)
-    name = source.stem if isinstance(source, Path) else "program"
+    name = plain_name(source)
     info = parse_program(data, where, check_program(data, where))
     others = sorted({d.backend for d in info.delegates if not d.is_neutron})
     if others:

@@ -140,8 +140,10 @@ def _with_neighbours(
 def keep_intermediates(
     folder: Path, program: ExportedProgram, litert: bytes, converted: ConvertedModel
 ) -> None:
-    """Write the LiteRT graph before and after conversion, named after the partition's first operator."""
-    stem = _numbered(folder, program, "_pure.et.tflite")
+    """Write the LiteRT graph before and after conversion, named as ExecuTorch's NXP backend names them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tags = {n.meta.get("delegation_tag") for n in program.graph.nodes} - {None}
+    stem = tags.pop() if len(tags) == 1 else _numbered(folder, program, "_pure.et.tflite", "tag{number}")
     write_atomically(folder / f"{stem}_pure.et.tflite", litert)
     if converted.neutron_litert:
         write_atomically(folder / f"{stem}_neutron.et.tflite", converted.neutron_litert)
@@ -155,12 +157,12 @@ def keep_kernel_selection(folder: Path, program: ExportedProgram, converted: Con
     logger.info("kernel selection: %s; `openneutron merge-kernels` makes one file of several", file)
 
 
-def _numbered(folder: Path, program: ExportedProgram, suffix: str) -> str:
-    """A stem no file of the folder has: the partition's number and its first operator."""
+def _numbered(folder: Path, program: ExportedProgram, suffix: str, form: str = "{number}_{first}") -> str:
+    """A stem no file of the folder has: the partition's number, and its first operator."""
     folder.mkdir(parents=True, exist_ok=True)
     first = next((n.name for n in program.graph.nodes if n.op == "call_function"), "partition")
-    stem = re.sub(r"\W+", "_", first)
-    return f"{len(list(folder.glob(f'*{suffix}')))}_{stem}"
+    number = len(list(folder.glob(f"*{suffix}")))
+    return form.format(number=number, first=re.sub(r"\W+", "_", first))
 
 
 __all__ = ["NeutronBackend", "NeutronPartitioner"]

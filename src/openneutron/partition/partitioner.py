@@ -97,17 +97,23 @@ class TablePartitioner(Partitioner):
         self.target = neutron_target_spec or NeutronTargetSpec(
             self.options.config, converter=self.options.converter
         )
-        self.delegation = custom_delegation_options or CustomDelegationOptions()
+        self.custom_delegation_options = custom_delegation_options or CustomDelegationOptions()
         self.delegation_spec = DelegationSpec(BACKEND_ID, self.options.to_compile_specs())
         self.rejected: list[Rejected] = []
         self.partitions: list[list[Cluster]] = []
-        # post_quantization_state_dict is part of the known API; the program itself carries all constants.
-        self._preserve = tuple(preserve_ops or ())
-        self._check_op_support = check_op_support
+        # Part of the known API, and not needed: the program itself carries all constants.
+        self.post_quantization_state_dict = post_quantization_state_dict
+        self.preserve_ops = list(preserve_ops or ())
+        self.check_op_support = check_op_support
         self._whole_reasons: dict[str, Reject] = {}  # of operators that are then decomposed, by node name
         self._found: tuple[list[Cluster], list[Rejected]] | None = None  # where nothing has changed since
         self._taken: set[Hashable] = set()  # kinds of clusters that the converter takes
         self._before_edge: list[list[Cluster]] = []  # partitions that were taken before Edge
+
+    @property
+    def neutron_target_spec(self) -> NeutronTargetSpec:
+        """The target, by the name of its argument."""
+        return self.target
 
     # ----------------------------------------------------------------------------------------------
     # ExecuTorch calls these, in this order
@@ -145,9 +151,9 @@ class TablePartitioner(Partitioner):
         }
 
         def keep(node: Node) -> bool:
-            return node.name in whole or overload(node) in self._preserve
+            return node.name in whole or overload(node) in self.preserve_ops
 
-        preserved = list(dict.fromkeys([*whole.values(), *self._preserve]))
+        preserved = list(dict.fromkeys([*whole.values(), *self.preserve_ops]))
         # Told that every node of these operators stays whole, exir decomposes once instead of three times.
         calls = (node for node in ep.graph.nodes if node.op == "call_function")
         if all(keep(node) for node in calls if overload(node) in preserved):
@@ -173,11 +179,11 @@ class TablePartitioner(Partitioner):
         self.partitions = list(self._before_edge)
         tags: dict[str, DelegationSpec] = {}
         for group in group_clusters(exported_program.graph, clusters):
-            if not self.delegation.allow_no_op_partitions and all(c.is_idle for c in group):
+            if not self.custom_delegation_options.allow_no_op_partitions and all(c.is_idle for c in group):
                 reject = Reject("ON206", "The partition would only hold operators that compute nothing")
                 self.rejected += [Rejected(p.node, op_name(p.node), reject) for c in group for p in c.parts]
                 continue
-            tag = f"neutron_{len(tags)}"
+            tag = f"tag{len(tags)}"
             self.partitions.append(group)
             for cluster in group:
                 for node in cluster.members:
@@ -201,7 +207,7 @@ class TablePartitioner(Partitioner):
     def decompositions(self) -> dict[torch._ops.OpOverload, Callable[..., Any]]:
         """What ExecuTorch decomposes, and how."""
         table: dict[Any, Callable[..., Any]] = _default_decomposition_table().materialize()
-        return {op: how for op, how in table.items() if op not in self._preserve}
+        return {op: how for op, how in table.items() if op not in self.preserve_ops}
 
     def take(self, program: ExportedProgram, changed: bool) -> list[tuple[DelegationSpec, list[Node]]]:
         """The nodes of each partition that is taken out of a program; more may be found in what is left.
@@ -241,7 +247,7 @@ class TablePartitioner(Partitioner):
         match = next((n for n in self.options.operators_not_to_delegate if n in _names(node)), None)
         if match is not None:
             return Reject("ON204", f"The user excludes {match}", "Remove it from operators_not_to_delegate.")
-        if self._check_op_support is not None and not self._check_op_support(node):
+        if self.check_op_support is not None and not self.check_op_support(node):
             return Reject("ON204", "The user's check_op_support refuses it")
         return None
 

@@ -105,17 +105,19 @@ def remove_quant_io(manager: EdgeProgramManager) -> EdgeProgramManager:
     The parameters a caller then needs are recorded in the program, as ExecuTorch does it: `input0_scale`,
     `input0_zp`, `output0_scale` and so on are methods of their own.
     """
-    passes: dict[str, list[Any]] = {}
-    for name in manager.methods:
-        program = manager.exported_program(name)
-        run_passes(program.graph_module, (EDGE_PASSES[-1],))
-        # ExecuTorch's passes record the parameters of the default method only; they name it without a prefix.
-        owner = manager if name == "forward" else None
-        passes[name] = [
-            QuantizeInputs(owner, _quantized_inputs(program), exported_program=program),
-            QuantizeOutputs(owner, _dequantized_outputs(program), exported_program=program),
-        ]
-    return manager.transform(passes)
+    return manager.transform({name: io_passes(manager, name) for name in manager.methods})
+
+
+def io_passes(manager: EdgeProgramManager, method: str) -> list[Any]:
+    """ExecuTorch's passes that make one method take and return int8."""
+    program = manager.exported_program(method)
+    run_passes(program.graph_module, (EDGE_PASSES[-1],))
+    # ExecuTorch's passes record the parameters of the default method only; they name it without a prefix.
+    owner = manager if method == "forward" else None
+    return [
+        QuantizeInputs(owner, _quantized_inputs(program), exported_program=program),
+        QuantizeOutputs(owner, _dequantized_outputs(program), exported_program=program),
+    ]
 
 
 def _quantized_inputs(program: ExportedProgram) -> list[int]:

@@ -48,6 +48,11 @@ class NeutronQuantizer(Quantizer):
         self.keep_float = tuple(keep_float)
         self._examples = tuple(examples)
 
+    @property
+    def quantizers(self) -> list[Quantizer]:
+        """The quantizers it consists of, as those that are several have it: itself, for every operator."""
+        return [self]
+
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Bring the graph into the form the operator table describes; its results stay the same."""
         with stage(QUANTIZER):

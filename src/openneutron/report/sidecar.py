@@ -42,12 +42,12 @@ def _counts(program: Path, raw: bytes) -> dict[str, Any] | None:
     for folder in (program.parent, Path()):
         path = folder / f"{program.stem}_firmware" / COUNTS
         try:
-            data = json.loads(path.read_text())
+            data = json.loads(read_text(path, "ON608"))
             counted = [[str(s[k]) for k in _TEXTS] + [int(s[k]) for k in _NUMBERS] for s in data["steps"]]
             if data["program"] == hashlib.sha256(raw).hexdigest():
                 rows = [dict(zip((*_TEXTS, *_NUMBERS), row, strict=True)) for row in counted]
                 return {"core": str(data["core"]), "steps": rows}
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (OpenNeutronError, ValueError, KeyError, TypeError, RecursionError):
             continue  # not there, or none of ours
     return None
 

@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from openneutron.diagnostics import printable
 from openneutron.report.cost_model import error_range
 
 if TYPE_CHECKING:
@@ -18,10 +21,29 @@ MOST_REASONS = 12
 DISAGREES = 10  # percentage points between the shares of host time and of estimated cycles
 
 
-def make_console() -> Console:
+class PlainConsole(Console):
+    """A console on which text is text: names from files neither style it nor command the terminal.
+
+    What this package styles itself is a `Text`, or says so with `styled`.
+    """
+
+    def __init__(self, **options: Any):
+        super().__init__(highlight=False, markup=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Every string, also one in a table, comes by here."""
+        return super().render_str(printable(text), **options)
+
+
+def styled(markup: str, *texts: Any) -> Text:
+    """Text with rich's markup; `{}` stand for texts that have none."""
+    return Text.from_markup(markup.format(*(escape(printable(str(text))) for text in texts)))
+
+
+def make_console() -> PlainConsole:
     """The console for results; into a file or a pipe lines are as long as they need to be."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=200)
+    console = PlainConsole()
+    return console if console.is_terminal else PlainConsole(width=200)
 
 
 def print_summary(console: Console, data: Mapping[str, Any]) -> None:
@@ -31,10 +53,11 @@ def print_summary(console: Console, data: Mapping[str, Any]) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0), title=_title(data), title_justify="left")
     table.add_column(style="dim")
     table.add_column()
-    rows: list[tuple[str, str]] = []
+    rows: list[tuple[str, str | Text]] = []
     if data["cycles_estimated"]:
         cycles, micro = data["cycles_estimated"], data["time_us_estimated"]
-        rows.append(("time", f"{cycles:,} cycles, {micro / 1000:.3f} ms [yellow]({error_range()})[/]"))
+        text = "{} cycles, {} ms [yellow]({})[/]"
+        rows.append(("time", styled(text, f"{cycles:,}", f"{micro / 1000:.3f}", error_range())))
         rows.append(("of it", _parts(data)))
     rows += [
         ("on the NPU", f"{_count(data['npu_nodes'], 'node')}, {_work(data, 'npu', total)}"),
@@ -60,9 +83,9 @@ def print_summary(console: Console, data: Mapping[str, Any]) -> None:
         table.add_row(name, value)
     console.print(table)
     if accuracy and accuracy["warning"]:
-        console.print(f"[bold red]warning[/]  {_escape(accuracy['warning'])}", soft_wrap=True)
+        console.print(styled("[bold red]warning[/]  {}", accuracy["warning"]), soft_wrap=True)
     print_reasons(console, data["cpu_nodes"])
-    console.print(f"[bold]hint[/]  {_escape(data['hint'])}", soft_wrap=True)
+    console.print(styled("[bold]hint[/]  {}", data["hint"]), soft_wrap=True)
 
 
 def print_reasons(console: Console, rejected: Sequence[Mapping[str, str]]) -> None:
@@ -74,7 +97,7 @@ def print_reasons(console: Console, rejected: Sequence[Mapping[str, str]]) -> No
     for name in ("nodes", "operator", "code", "reason"):
         table.add_column(name, justify="right" if name == "nodes" else "left", overflow="fold")
     for (op, code, reason, _), count in groups.most_common(MOST_REASONS):
-        table.add_row(str(count), _escape(op), code, _escape(reason))
+        table.add_row(str(count), op, code, reason)
     console.print(table)
     if len(groups) > MOST_REASONS:
         console.print(f"... and {len(groups) - MOST_REASONS} more; --json has all of them", style="dim")
@@ -94,7 +117,7 @@ def print_accuracy(console: Console, rows: Sequence[tuple[str, float, str]]) -> 
 def print_methods(console: Console, accuracy: Mapping[str, Any]) -> None:
     """What was done when quantizing, in order, and what each method did to the outputs."""
     if kept := accuracy.get("kept_float"):
-        console.print(_escape(kept_float_text(kept)), soft_wrap=True)
+        console.print(kept_float_text(kept), soft_wrap=True)
     if not accuracy["methods"]:
         return
     title = f"Quantizing ({accuracy['plan']}), error of the outputs"
@@ -108,7 +131,7 @@ def print_methods(console: Console, accuracy: Mapping[str, Any]) -> None:
     for row in accuracy["methods"]:
         remark = row["text"] if row["kept"] else f"{row['text']} (not kept)"
         before, after = (_db(row[key]) for key in ("before_db", "after_db"))
-        table.add_row(row["method"], before, after, f"{row['seconds']:.1f}", _escape(remark))
+        table.add_row(row["method"], before, after, f"{row['seconds']:.1f}", remark)
     console.print(table)
 
 
@@ -188,8 +211,9 @@ def _short(node: str) -> str:
     return node.removeprefix("aten_").replace("_default", "").strip("_")
 
 
-def _title(data: Mapping[str, Any]) -> str:
-    return f"[bold]{data['chip']}[/] ({data['npu']}, {data['target']}), {data['converter']} converter"
+def _title(data: Mapping[str, Any]) -> Text:
+    texts = (data[key] for key in ("chip", "npu", "target", "converter"))
+    return styled("[bold]{}[/] ({}, {}), {} converter", *texts)
 
 
 def _borders(data: Mapping[str, Any]) -> str:
@@ -217,10 +241,10 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _fits(data: Mapping[str, Any]) -> str:
+def _fits(data: Mapping[str, Any]) -> str | Text:
     if data["fits"] is None:
         return "not known: nothing is known here of this chip's memory; --sram says how much there is"
-    return f"{'yes' if data['fits'] else '[bold red]no[/]'}, of {_bytes(data['sram_bytes'])}"
+    return styled("yes, of {}" if data["fits"] else "[bold red]no[/], of {}", _bytes(data["sram_bytes"]))
 
 
 def _work(data: Mapping[str, Any], side: str, total: int) -> str:
@@ -232,7 +256,3 @@ def _work(data: Mapping[str, Any], side: str, total: int) -> str:
 
 def _bytes(size: int) -> str:
     return f"{size:,} B" if size < 10 * 1024 else f"{size:,} B ({size / 1024:,.1f} KiB)"
-
-
-def _escape(text: str) -> str:
-    return text.replace("[", "\\[")

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
+from zipfile import ZipFile
 
 from openneutron.compiler.microcode.cost import costs_of
 from openneutron.compiler.microcode.format import KernelCall, decode
 from openneutron.diagnostics import fail
+from openneutron.files import MOST_BYTES, read_file
 from openneutron.package.pte import MethodInfo
 from openneutron.target import Target
 
@@ -29,6 +32,19 @@ if TYPE_CHECKING:
     from executorch.devtools.etrecord import ETRecord
 
 SUFFIX = ".etrecord"
+_TENSORS = ("_state_dict", "_constants", "_example_inputs")  # how the names of tensors in a record end
+_VALUES = ("reference_outputs", "representative_inputs")  # tensors too
+_NAME = re.compile(r"[^\W\d]\w*|")
+_TREE = re.compile(r"(?:[^\w.]|\w+(?![\w.])|builtins\.(?:tuple|list|dict)\b)*")
+_OPERATOR = re.compile(
+    r"(torch\.ops|executorch\.exir\.dialects\.(edge|backend)\.ops)(\.\w+){2,3}|"
+    r"_operator\.(getitem|add|sub|mul|truediv|floordiv|mod|pow|neg|eq|ne|lt|le|gt|ge)|math\.\w+|torch\.sym_\w+"
+)
+# What the texts under these keys of a program may be; other texts are shown and not run.
+_ALLOWED = {
+    "name": _NAME, "as_name": _NAME, "target": _OPERATOR, "as_operator": _OPERATOR,
+    "in_spec": _TREE, "out_spec": _TREE,
+}  # fmt: skip
 _STEPS = ("quantized_decomposed.quantize", "quantized_decomposed.dequantize")
 _NATIVE = "native_call_"
 
@@ -126,15 +142,35 @@ def read_etrecord(path: Path) -> ETRecord:
     """An ETRecord file; one that is missing or damaged is a diagnostic."""
     from executorch.devtools.etrecord import parse_etrecord
 
+    data = io.BytesIO(read_file(path, "ON510"))
     try:
+        _check_record(data)
         with quiet():
-            return parse_etrecord(str(path))
-    except FileNotFoundError:
-        fail("ON510", str(path), "there is no such file", "Check the path; `compile --etrecord` writes one.")
-    except (BadZipFile, RuntimeError, ValueError, KeyError, OSError, EOFError) as error:
+            return parse_etrecord(data)  # a file will do, and it is what was checked
+    except Exception as error:  # a damaged archive fails in as many ways as it has bytes
         text = str(error).strip().splitlines()
         problem = f"is no ETRecord: {text[0] if text else type(error).__name__}"
         fail("ON516", str(path), problem, "Compile the model again with --etrecord.")
+
+
+def _check_record(data: io.BytesIO) -> None:
+    """Refuse what would run code: ExecuTorch evaluates expressions, and makes source code out of names."""
+    with ZipFile(data) as archive:
+        if sum(item.file_size for item in archive.infolist()) > MOST_BYTES:
+            raise ValueError("it unpacks to too much")
+        for name in archive.namelist():
+            if not name.endswith(_TENSORS) and name not in _VALUES and (text := archive.read(name)):
+                _check_values(json.loads(text), "")
+
+
+def _check_values(value: Any, key: str) -> None:
+    if isinstance(value, dict | list):
+        for name, item in value.items() if isinstance(value, dict) else ((key, item) for item in value):
+            _check_values(item, name)
+    elif isinstance(value, str):
+        allowed = _ALLOWED.get(key)
+        if key == "expr_str" or (allowed is not None and not allowed.fullmatch(value)):
+            raise ValueError(f"its {key} {value[:60]!r} might run code")
 
 
 def open_inspector(etdump: Path, record: ETRecord | None = None) -> Inspector:

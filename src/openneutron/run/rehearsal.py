@@ -16,8 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
-from openneutron.diagnostics import fail
-from openneutron.files import cache_base, scratch_folder, write_scratch
+from openneutron.diagnostics import OpenNeutronError, fail
+from openneutron.files import cache_base, is_own_file, replace_file, scratch_folder, write_scratch
 from openneutron.run.delegate import CORTEX_M, DELEGATE, REHEARSE, executorch_library
 
 SECONDS = 60  # the most a rehearsal may take
@@ -32,7 +32,7 @@ def rehearse(data: bytes, where: str, most_work: int = 0) -> None:
     if not REHEARSE.exists():
         return  # built with the delegate; only a partial build lacks it
     kept = _cached(data)
-    if kept is not None and kept.exists():
+    if kept is not None and is_own_file(kept):
         return
     with scratch_folder() as folder:
         file = folder / "program.pte"
@@ -103,9 +103,10 @@ def _cached(data: bytes) -> Path | None:
 def _keep(file: Path | None) -> None:
     if file is None:
         return
-    with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
+    with contextlib.suppress(OSError, OpenNeutronError):  # a cache that cannot be written only costs time
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file.touch(mode=0o600)
-        entries = sorted(file.parent.iterdir(), key=lambda f: f.stat().st_mtime)
+        replace_file(file, b"")
+        entries = sorted(file.parent.iterdir(), key=lambda f: f.lstat().st_mtime)
         for old in entries[:-_KEPT]:
-            old.unlink(missing_ok=True)
+            with contextlib.suppress(IsADirectoryError):
+                old.unlink(missing_ok=True)

@@ -46,6 +46,9 @@ class Search:
     def __init__(self, space: Space, folder: Path, reports: bool = True):
         self.space, self.folder, self._reports = space, folder, reports
         self._study = Study(space, folder)
+        self.note = self._study.note  # what was wrong with the folder and could be mended
+        if self.note:
+            self.log(self.note)
         self._files = _files(space) if space.ship else {}
 
     def run(

@@ -24,7 +24,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -33,6 +33,9 @@ from openneutron.diagnostics import fail, nearest
 from openneutron.files import read_toml
 
 Point = dict[str, Any]  # a value for every dimension, by its name
+MOST_POINTS = 10_000  # of a space whose points are all tried
+_MOST_BATCH = 1000
+_MOST_NUMBER = 2**53  # in a range: beyond, floats skip whole numbers
 CODE = "ON130"
 _KEYS = (
     "model",
@@ -75,6 +78,20 @@ class Range:
         """Whether only whole numbers are tried."""
         return all(isinstance(v, int) for v in (self.low, self.high, self.step or 1))
 
+    @property
+    def count(self) -> int | None:
+        """How many numbers it has, which are not listed for that; None without a step."""
+        if self.log or (self.step is None and not self.is_int):
+            return None
+        step = self.step or 1
+        if self.is_int:
+            return int((self.high - self.low) // step) + 1
+        return math.floor((self.high - self.low) / step + 1e-9) + 1
+
+    def value(self, index: int) -> float:
+        """One of its numbers, from zero on."""
+        return self.low + index * (self.step or 1)
+
 
 Dimension = Choice | Range
 
@@ -110,6 +127,16 @@ class Space:
     batch: int = 8
     ship: bool = False
 
+    def __post_init__(self) -> None:
+        size = self.grid_size
+        if size is not None and MOST_POINTS < size <= self.trials:
+            fail(
+                CODE,
+                "space: trials",
+                f"the space has {_large(size)} points; at most {MOST_POINTS:,} are all tried",
+                "Ask for fewer trials than it has points: they are chosen; or widen the steps.",
+            )
+
     @property
     def grid_size(self) -> int | None:
         """How many points there are; None with a range that has no step."""
@@ -120,7 +147,9 @@ class Space:
     def is_grid(self) -> bool:
         """Whether every point is tried, in order."""
         size = self.grid_size
-        return size is not None and (len(self.dimensions) <= 1 or size <= self.trials)
+        if size is None or size > MOST_POINTS:
+            return False
+        return len(self.dimensions) <= 1 or size <= self.trials
 
     def grid(self) -> Iterator[Point]:
         """Every point, the last dimension fastest; models vary slowest, so that each is built once."""
@@ -208,7 +237,7 @@ def make_space(table: Mapping[str, Any], where: str = "space", folder: Path | No
         data={k: _located(v, folder) if k != "samples" else v for k, v in data.items()},
         trials=_count(table, "trials", 30, where),
         seed=_count(table, "seed", 0, where, least=0),
-        batch=_count(table, "batch", 8, where),
+        batch=_count(table, "batch", 8, where, most=_MOST_BATCH),
         ship=bool(workers.get("ship", False)),
     )
 
@@ -240,11 +269,15 @@ def _range(value: Mapping[str, Any], where: str) -> Range:
             "is no range of numbers",
             "Write { from = 1, to = 10 }, with step or log if you like.",
         )
+    if any(not -_MOST_NUMBER <= v <= _MOST_NUMBER for v in numbers):
+        fail(CODE, where, "has a number that is not finite, or too large", f"At most {_MOST_NUMBER:,}.")
     log = value.get("log", False)
     if not low < high or (step is not None and step <= 0) or (log and (low <= 0 or step is not None)):
         fail(
             CODE, where, f"is no range: {dict(value)}", "from < to, step > 0; log wants from > 0 and no step."
         )
+    if step is not None and step * _MOST_NUMBER < high - low:
+        fail(CODE, where, "has a step that is too small", "Leave it out: then every number may be tried.")
     return Range(low, high, step, bool(log))
 
 
@@ -282,11 +315,17 @@ def _table(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
     return value
 
 
-def _count(table: Mapping[str, Any], key: str, default: int, where: str, least: int = 1) -> int:
+def _count(
+    table: Mapping[str, Any], key: str, default: int, where: str, least: int = 1, most: int = _MOST_NUMBER
+) -> int:
     value = table.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        _wrong(f"{where}: {key}", f"a whole number from {least} on", value)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        _wrong(f"{where}: {key}", f"a whole number from {least} to {most:,}", value)
     return value
+
+
+def _large(number: int) -> str:
+    return f"{number:,}" if number < 10**18 else f"about 10^{round(math.log10(number))}"
 
 
 def _known(table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
@@ -309,14 +348,10 @@ def _wrong(where: str, expected: str, value: Any) -> NoReturn:
 def _size(dimension: Dimension) -> int | None:
     if isinstance(dimension, Choice):
         return len(dimension.values)
-    if dimension.log or (dimension.step is None and not dimension.is_int):
-        return None
-    return len(_values(dimension))
+    return dimension.count
 
 
-def _values(dimension: Dimension) -> tuple[Any, ...]:
+def _values(dimension: Dimension) -> Iterable[Any]:
     if isinstance(dimension, Choice):
         return dimension.values
-    step = dimension.step or 1
-    count = math.floor((dimension.high - dimension.low) / step + 1e-9) + 1
-    return tuple(dimension.low + i * step for i in range(count))
+    return map(dimension.value, range(dimension.count or 0))

@@ -7,15 +7,17 @@ the same trials, however many workers there are and however often the search was
 
 from __future__ import annotations
 
-import fcntl
 import json
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-from openneutron.diagnostics import fail
-from openneutron.search.space import Choice, Dimension, Point, Space
+from openneutron.diagnostics import OpenNeutronError, fail
+from openneutron.files import lock_file
+from openneutron.search.journal import AFRESH, open_journal
+from openneutron.search.space import MOST_POINTS, Choice, Dimension, Point, Space
 from openneutron.search.trial import DONE, FAILED, OVER, Outcome
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 JOURNAL = "study.journal"
 _ROW, _SPACE, _POINT = "openneutron", "space", "point"
+_WHOLE = "asked"  # so many points were asked for, in batches that are whole
 _TRIES = 20  # of the sampler, to find a point that is new
 _AGAIN = "Extend it with more trials, or start afresh: remove the folder or choose another with -o."
 
@@ -34,39 +37,58 @@ class Study:
         self.space = space
         self.optuna = _optuna()
         self._lock = _locked(folder)
-        storage = self.optuna.storages.JournalStorage(
-            self.optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL))
-        )
+        self.note = ""  # what was wrong with the file and could be mended
+        self._asked: dict[int, optuna.trial.Trial | optuna.trial.FrozenTrial] = {}
+        try:
+            self._open(folder)
+        except OpenNeutronError:
+            self.close()
+            raise
+        except Exception as error:  # lines that are JSON and no journal fail in as many ways as there are
+            self.close()
+            problem = f"is damaged: {type(error).__name__}: {error}"
+            fail("ON801", str(folder / JOURNAL), problem.splitlines()[0], AFRESH)
+
+    def _open(self, folder: Path) -> None:
+        storage, self.note = open_journal(self.optuna, folder / JOURNAL)
         self._study = self.optuna.create_study(
             study_name="sweep",
             storage=storage,
-            directions=list(space.objectives.values()),
+            directions=list(self.space.objectives.values()),
             load_if_exists=True,
         )
         known = self._study.user_attrs.get(_SPACE)
         if known is None:
-            self._study.set_user_attr(_SPACE, space.digest)
-        elif known != space.digest:
+            self._study.set_user_attr(_SPACE, self.space.digest)
+        elif known != self.space.digest:
             fail(
                 "ON801",
                 str(folder),
                 "holds the trials of another space, or of this one before it was changed",
                 _AGAIN,
             )
-        self._asked: dict[int, optuna.trial.Trial | optuna.trial.FrozenTrial] = {}
-        self._known: dict[str, Outcome] = {}
-        for trial in self._study.get_trials(deepcopy=False):
-            if (row := trial.user_attrs.get(_ROW)) is not None:
-                self._known[_key(trial.user_attrs[_POINT])] = _outcome(row)
+        self._known = {_key(point): outcome for point, outcome in self.finished()}
+        state = self.optuna.trial.TrialState
+        # A process killed while it asked for a batch leaves a part of it: the whole batch is asked for again.
+        whole = self._study.user_attrs.get(_WHOLE, 0) > len(self._known)
+        for trial in self._study.get_trials(deepcopy=False, states=(state.RUNNING, state.WAITING)):
+            if whole and trial.state == state.RUNNING:
+                _check_point(trial.params, self.space)
+            else:
+                self._study._storage.set_trial_state_values(trial._trial_id, state.FAIL)
 
     def close(self) -> None:
         """Let others have it."""
-        self._lock.close()
+        os.close(self._lock)
 
     def finished(self) -> list[tuple[Point, Outcome]]:
         """What is known of the space's points, by number."""
-        rows = [t.user_attrs for t in self._study.get_trials(deepcopy=False) if _ROW in t.user_attrs]
-        found = [(row[_POINT], _outcome(row[_ROW])) for row in rows]
+        found = []
+        for trial in self._study.get_trials(deepcopy=False):
+            row = trial.user_attrs
+            if trial.state.is_finished() and _ROW in row:  # all of it is written before its state is
+                _check_point(row[_POINT], self.space)
+                found.append((row[_POINT], _outcome(row[_ROW], self.space)))
         return sorted(found, key=lambda item: item[1].number)
 
     def batches(self) -> Iterator[list[tuple[int, Point]]]:
@@ -136,12 +158,13 @@ class Study:
             seen.add(_key(point))
             self._asked[start + len(batch)] = trial
             batch.append((start + len(batch), point))
+        self._study.set_user_attr(_WHOLE, start + len(batch))
         return batch
 
     def _unseen(self, seen: set[str], seed: int) -> Point:
         """A point at random that was not tried: the sampler keeps coming back to what it knows."""
         draw = random.Random(seed + len(seen))
-        if self.space.grid_size is not None and self.space.grid_size <= 100_000:
+        if self.space.grid_size is not None and self.space.grid_size <= MOST_POINTS:
             return draw.choice([point for point in self.space.grid() if _key(point) not in seen])
         while True:
             point = {name: _draw(d, draw) for name, d in self.space.dimensions.items()}
@@ -161,23 +184,16 @@ def _optuna() -> Any:
     return optuna
 
 
-def _locked(folder: Path) -> IO[str]:
+def _locked(folder: Path) -> int:
+    """The lock of the folder, which ends with this process whatever ends that."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
+        return lock_file(folder / ".lock", wait=False)
+    except BlockingIOError:
+        problem, hint = "another search is writing to it", "Wait for it, or choose another folder with -o."
     except OSError as error:
-        fail("ON801", str(folder), f"cannot be written: {error.strerror}", "Choose another folder with -o.")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        fail(
-            "ON801",
-            str(folder),
-            "another search is writing to it",
-            "Wait for it, or choose another folder with -o.",
-        )
-    return lock
+        problem, hint = f"cannot be written: {error.strerror}", "Choose another folder with -o."
+    fail("ON801", str(folder), problem, hint)
 
 
 def _distribution(optuna: Any, dimension: Dimension) -> Any:
@@ -195,8 +211,10 @@ def _distribution(optuna: Any, dimension: Dimension) -> Any:
 def _draw(dimension: Dimension, draw: random.Random) -> Any:
     if isinstance(dimension, Choice):
         return draw.choice(dimension.values)
-    if dimension.is_int:
-        return draw.randrange(int(dimension.low), int(dimension.high) + 1, int(dimension.step or 1))
+    if dimension.is_int and dimension.log:
+        return draw.randint(int(dimension.low), int(dimension.high))
+    if dimension.count is not None:
+        return dimension.value(draw.randrange(dimension.count))
     return draw.uniform(dimension.low, dimension.high)
 
 
@@ -208,5 +226,27 @@ def _plain(outcome: Outcome) -> dict[str, Any]:
     return {key: value for key, value in outcome.as_row({}).items() if key != "point"}
 
 
-def _outcome(row: dict[str, Any]) -> Outcome:
-    return Outcome(**row)
+def _outcome(row: dict[str, Any], space: Space) -> Outcome:
+    outcome = Outcome(**row)
+    figures = [outcome.figures[name] for name in space.objectives] if outcome.state == DONE else []
+    texts = outcome.code, outcome.reason, outcome.command
+    if outcome.state not in _STATES or not all(isinstance(text, str) for text in texts):
+        raise ValueError("an outcome of no known kind")
+    if not isinstance(outcome.number, int) or not all(isinstance(f, int | float) for f in figures):
+        raise ValueError("an outcome whose figures are no numbers")
+    return outcome
+
+
+def _check_point(point: Point, space: Space) -> None:
+    """A file says which point it was; only one of this space's is run or shown."""
+    if point.keys() != space.dimensions.keys():
+        raise ValueError("a point of other dimensions")
+    for name, value in point.items():
+        dimension = space.dimensions[name]
+        if isinstance(dimension, Choice):
+            good = json.dumps(value) in map(json.dumps, dimension.values)
+        else:
+            kinds = int if dimension.is_int else (int, float)
+            good = isinstance(value, kinds) and dimension.low <= value <= dimension.high
+        if not good:
+            raise ValueError(f"a point with {name} = {value!r}, which is none of its values")

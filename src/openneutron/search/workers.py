@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -121,23 +122,26 @@ class Processes:
 
 
 class Dask:
-    """The workers of a Dask cluster: its address, or `local` for one on this machine."""
+    """The workers of a Dask cluster that somebody has started, at its address.
 
-    def __init__(self, execute: Execute, address: str, count: int, log: Log):
+    A cluster is none of ours to start: its ports would take code from whoever reaches them. TLS is as Dask's
+    own configuration says.
+    """
+
+    def __init__(self, execute: Execute, address: str, log: Log):
         try:
             import distributed
         except ModuleNotFoundError:
             fail("ON805", "--dask", "dask.distributed is not installed", "pip install 'openneutron[sweep]'")
         self._execute, self._log = execute, log
         self._next_look, self._seen = 0.0, set[str]()
-        self._cluster = None
+        if not address.startswith("tls://"):
+            log(
+                f"{address}: without TLS, whoever reaches this scheduler may run code on its workers and here"
+            )
         try:
-            if address == "local":
-                self._cluster = distributed.LocalCluster(
-                    n_workers=count, threads_per_worker=1, processes=True, dashboard_address=None
-                )
-            self._client = distributed.Client(self._cluster or address, timeout=10, set_as_default=False)
-        except (OSError, TimeoutError, ValueError) as error:
+            self._client = distributed.Client(address, timeout=10, set_as_default=False)
+        except (OSError, TimeoutError, ValueError, TypeError, RuntimeError) as error:
             fail(
                 "ON802",
                 address,
@@ -232,11 +236,9 @@ class Dask:
             return Outcome(number, FAILED, code="ON802", reason=f"its worker failed: {_first_line(error)}")
 
     def close(self) -> None:
-        """Leave the cluster; end it if it is our own."""
+        """Leave the cluster."""
         with contextlib.suppress(Exception):
             self._client.close()
-        if self._cluster is not None:
-            self._cluster.close()
 
 
 _WORKING = threading.Lock()
@@ -248,7 +250,11 @@ def _busy(execute: Execute, job: Job) -> Outcome:
 
 
 def _end_with(parent: int) -> None:
-    """In a worker: end when the search is gone, after the trial that is running; its outcome is kept."""
+    """In a worker: end when the search is gone, after the trial that is running; its outcome is kept.
+
+    Ctrl-C reaches all processes of a terminal; the search itself then ends its workers.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
         while os.getppid() == parent:

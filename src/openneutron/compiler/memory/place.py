@@ -244,6 +244,7 @@ def _solve(
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1  # several workers race, and the winner is not always the same
     solver.parameters.random_seed = 0
+    solver.parameters.catch_sigint_signal = False  # it would leave the process without a handler for Ctrl-C
     solver.parameters.max_deterministic_time = SOLVER_EFFORT
     if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
