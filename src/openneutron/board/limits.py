@@ -40,6 +40,7 @@ class BoardFirmware:
     result_bytes: int
     operators: frozenset[str]
     instructions_per_microsecond: int = 0  # of an emulator: its times are counted instructions
+    core: str = ""  # of ours: the processor it is built for
 
 
 MODELRUNNER = BoardFirmware(
@@ -66,6 +67,7 @@ def own_firmware(hello: Hello, operators: list[str]) -> BoardFirmware:
         result_bytes=0xFFFFFFFF,
         operators=frozenset(operators),
         instructions_per_microsecond=hello.instructions_per_microsecond,
+        core=hello.core,
     )
 
 

@@ -87,6 +87,7 @@ def run_board(args: argparse.Namespace) -> None:
     inputs = board_inputs(args, method)
     operators = tuple(sorted({op for m in info.methods.values() for op in m.operators}))
     with board_for(args, operators, steps) as board:
+        check_board_core(data, board, str(path))
         with steps.step(f"Uploading {len(data):,} bytes", bar=True) as advance:
             board.load(data, info, method, str(path), advance)
         with steps.step(f"Running {len(inputs)} input(s)", bar=True) as advance:
@@ -101,6 +102,15 @@ def run_board(args: argparse.Namespace) -> None:
         print(json.dumps(result, indent=2))
     else:
         _print(result, given=bool(args.input))
+
+
+def check_board_core(data: bytes, board: Board, where: str) -> None:
+    """Refuse a program whose cortex_m operators were compiled for another core than the board has."""
+    from openneutron.firmware.core_check import check_core
+    from openneutron.firmware.cores import CORES
+
+    if board.firmware.core in CORES:
+        check_core(data, board.firmware.core, where)
 
 
 def first_method(info: ProgramInfo, where: str) -> MethodInfo:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
 import platform
 import shutil
 import sys
@@ -168,34 +167,20 @@ def _cross_tools() -> list[Check]:
 
 def _sources() -> list[Check]:
     """What firmware with ExecuTorch's runtime is built of, and where it is kept once it is built."""
-    from openneutron.diagnostics import OpenNeutronError
-    from openneutron.firmware.sources import (
-        CMSIS_NN,
-        EXECUTORCH,
-        find_cmsis_nn,
-        find_sources,
-        git_commands,
-    )
+    from openneutron.firmware.sources import source_states
     from openneutron.firmware.toolchain import cache_folder
 
     checks = []
-    for what, variable, command in zip(
-        ("ExecuTorch's source", "CMSIS-NN's source"), (EXECUTORCH, CMSIS_NN), git_commands(), strict=True
-    ):
-        if not os.environ.get(variable):
-            remedy = f"Only for firmware that runs whole programs: {command}, then {variable}=..."
-            checks.append(Check(what, NOTE, f"{variable} is not set", remedy))
-            continue
-        try:
-            if variable == CMSIS_NN:
-                found = str(find_cmsis_nn())
-            else:
-                place = find_sources(needs_cmsis_nn=False).executorch
-                found = f"{place}: schema and operator lists equal the installed package's"
-            checks.append(Check(what, OK, found))
-        except OpenNeutronError as error:
-            problem = error.diagnostic
-            checks.append(Check(what, BAD, f"{problem.where}: {problem.problem}", problem.hint))
+    for state in source_states():
+        what = f"{state.name}'s source"
+        if state.place is None:
+            remedy = f"Only for firmware that runs whole programs: {state.command}"
+            checks.append(Check(what, NOTE, state.problem, remedy))
+        elif state.problem:
+            checks.append(Check(what, BAD, f"{state.place}: {state.problem}", state.command))
+        else:
+            same = ": schema and operator lists equal the installed package's"
+            checks.append(Check(what, OK, f"{state.place}{same if state.name == 'ExecuTorch' else ''}"))
     kept = cache_folder()
     checks.append(
         Check("firmware cache", OK, f"{kept}{'' if kept.exists() else ' (empty)'}", f"Wipe: rm -r {kept}")

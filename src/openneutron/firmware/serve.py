@@ -44,7 +44,7 @@ _PRIMS = ("executorch_prim::et_view.default", "executorch_prim::et_copy_index.te
 
 
 def default_operators() -> tuple[str, ...]:
-    """What a board should have without being asked: the stock firmware's, and all of Cortex-M and quantized."""
+    """What a board usually has: the stock firmware's, and all for Cortex-M and quantized tensors."""
     more = {op for op in wheel_operators() if op.startswith(("cortex_m::", "quantized_decomposed::"))}
     return tuple(sorted({*MODELRUNNER_OPERATORS, *more, *_PRIMS}))
 
@@ -67,11 +67,17 @@ def build_server(
     check_tools(cxx=True, emulator=True)
     sources = find_sources(executorch, cmsis_nn, needs_cmsis_nn=uses_cmsis_nn(names))
     objects = _objects(core, names, sources)
-    if folder is None:
-        key = hashlib.sha256(repr((core, [str(o) for o in objects])).encode()).hexdigest()[:24]
-        folder = cache_folder() / "serve" / key
-    make_folder(folder)
-    return _link(core, objects, folder.resolve())
+    if folder is not None:
+        make_folder(folder)
+        return _link(core, objects, folder.resolve())
+    scripts = digest_of(runtime_folder().glob("firmware/*.ld"))
+    key = hashlib.sha256(repr((core, POOLS, scripts, [str(o) for o in objects])).encode()).hexdigest()[:24]
+    folder = cache_folder() / "serve" / key
+    image = _image(core, folder)
+    if not image.exists():
+        make_folder(folder)
+        _link(core, objects, folder.resolve())
+    return image
 
 
 def _objects(core: Core, operators: tuple[str, ...], sources: Sources) -> list[Path]:
@@ -92,17 +98,20 @@ def _objects(core: Core, operators: tuple[str, ...], sources: Sources) -> list[P
     return compile_units(units, core)
 
 
+def _image(core: Core, folder: Path) -> Path:
+    return folder / f"serve-{core.name}.elf"
+
+
 def _link(core: Core, objects: list[Path], folder: Path) -> Path:
     runtime = runtime_folder() / "firmware"
-    image = folder / f"serve-{core.name}.elf"
-    if image.exists():
-        return image
+    image = _image(core, folder)
     write_atomically(folder / POOLS_HEADER, POOLS.header("firmware that serves").encode())
     source = runtime / "executorch/pools.c"
     headers = digest_of([folder / POOLS_HEADER, source.with_suffix(".h")])
     unit = Unit("application", "pools", source, (*WARNINGS, *C, SIZE), (source.parent, folder), headers)
     link = ("-nostartfiles", "-Wl,--gc-sections", "-Wl,--no-warn-rwx-segments",
-            f"-Wl,--defsym=__stack_bytes={POOLS.stack}", f"-L{runtime}", "-T", runtime / core.script)  # fmt: skip
+            f"-Wl,--defsym=__stack_bytes={POOLS.stack}", f"-L{runtime}",
+            "-T", runtime / core.script)  # fmt: skip
     unfinished = folder / f"{image.stem}.unfinished"
     parts = [*objects, *compile_units([unit], core)]
     run_tool([find_tool(f"{PREFIX}g++"), *core.flags, *link, *parts, "-lm", "-o", unfinished])
