@@ -258,7 +258,10 @@ class Client:
     def _refused(self, frame: Frame, command: Command) -> NoReturn:
         if not frame.payload:
             fail("ON724", self._where, f"it refused {command.name} and does not say why", _AGAIN)
-        code, said = frame.payload[0], printable(frame.payload[1:161].decode("utf-8", "replace")).strip()
+        code, said = (
+            frame.payload[0],
+            printable(" ".join(frame.payload[1:161].decode("utf-8", "replace").split())),
+        )
         what, hint = EXPLAINED.get(code, ("for a reason that only its firmware knows", _AGAIN))
         if code == Code.NO_MODEL and self.loaded:
             what = "it has lost the program or the input: it was reset"
