@@ -103,8 +103,8 @@ def check_microcode(hello: Hello, where: str) -> None:
 
 def temporary_need(method: MethodInfo) -> int:
     """What the delegate with the most takes from the temporary allocator."""
-    mine = [d for d in method.delegates if d.is_neutron]
-    return max((d.temporary_bytes + d.payload().words.prefetch_bytes for d in mine), default=0)
+    found = [(d, d.known_payload()) for d in method.delegates]
+    return max((d.temporary_bytes + p.words.prefetch_bytes for d, p in found if p is not None), default=0)
 
 
 def result_need(method: MethodInfo) -> int:
@@ -116,7 +116,10 @@ def _converter(method: MethodInfo, firmware: BoardFirmware) -> list[Problem]:
     others = sorted({d.backend for d in method.delegates if not d.is_neutron})
     if others:
         return [Problem(f"there is no backend {', '.join(others)}", "Compile it for NeutronBackend.")]
-    own = [d.payload().is_open for d in method.delegates]
+    payloads = [d.known_payload() for d in method.delegates]
+    if None in payloads:
+        return [Problem("a payload is in a form this version does not know", "Is it made by a newer SDK?")]
+    own = [payload is not None and payload.is_open for payload in payloads]
     if any(own) and not firmware.ours:
         return [Problem("its microcode is the open converter's, which NXP's NPU does not run",
                         "Compile with --converter eiq for NXP's firmware, or flash OpenNeutron's: "

@@ -170,7 +170,8 @@ def compare_with_host(
     from openneutron.board.arrays import Comparison, compare_arrays
     from openneutron.run.program import load_program
 
-    if any(not d.payload().is_open for d in method.delegates if d.is_neutron):
+    payloads = [d.known_payload() for d in method.delegates]
+    if any(payload is None or not payload.is_open for payload in payloads):
         return Comparison(), "nothing: the host cannot run NXP's microcode"
     try:
         loaded = load_program(data)

@@ -1,6 +1,7 @@
 """Check the installation: versions, compilers, native libraries, cross tools, vendor SDK.
 
-What is missing comes with the way to mend it.
+What is missing comes with the way to mend it. With FILE.pte: what can be known of that program, whoever made
+it, and whether NXP's modelrunner firmware would run it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from openneutron.compat import EXECUTORCH, PYTHONS, SEEN, executorch_version
+from openneutron.diagnostics import fail
 
 NAME = "doctor"
 HELP = "check the installation"
@@ -34,17 +36,43 @@ class Check:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.add_argument(
+        "file", nargs="?", metavar="FILE.pte", help="say of a program what can be known of it"
+    )
+    parser.add_argument(
+        "--litert", metavar="F.tflite", help="the graph its delegate was made of: an estimate"
+    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def execute(args: argparse.Namespace) -> int:
     """Print all findings; exit 1 if one is bad."""
+    if args.file is not None:
+        return _program(args)
+    if args.litert:
+        fail("ON104", "option --litert", "belongs to a program", "Give FILE.pte.")
     checks = examine()
     if args.json:
         print(json.dumps([asdict(check) for check in checks], indent=2))
     else:
         _print(checks)
     return int(any(check.state == BAD for check in checks))
+
+
+def _program(args: argparse.Namespace) -> int:
+    """What can be known of a program, whoever made it."""
+    from openneutron.board.describe import describe_program
+    from openneutron.package.pte import check_program, parse_program, read_program
+
+    data, where = read_program(Path(args.file))
+    info = parse_program(data, where, check_program(data, where))
+    lines = describe_program(data, info, where)
+    if args.litert:
+        from openneutron.report.litert_estimate import litert_estimate
+
+        lines.append(litert_estimate(Path(args.litert)).sentence)
+    print(json.dumps({"program": args.file, "lines": lines}, indent=2) if args.json else "\n".join(lines))
+    return 0
 
 
 def examine() -> list[Check]:
