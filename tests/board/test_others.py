@@ -49,8 +49,8 @@ def files(stock, tmp_path_factory) -> dict[str, Path]:
 
 
 SAYS = {
-    "stock": ("delegate 0: NeutronBackend", "microcode 96, weights 40", "scratch 4,096", "not public",
-              "input 0: int8[1, 3, 8, 8]", "CPU operator quantized_decomposed::quantize_per_tensor.out", "fits NXP's"),
+    "stock": ("delegate 0: NeutronBackend", "microcode 96, weights 40", "scratch 4,096",
+              "not public", "input 0: int8[1, 3, 8, 8]", "fits NXP's"),
     "portable": ("no delegate", "CPU operator aten::addmm.out", "without a seal", "fits NXP's"),
     "xnnpack": ("delegate 0: XnnpackBackend", "the backend's own", "there is no backend XnnpackBackend"),
 }  # fmt: skip
