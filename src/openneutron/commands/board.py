@@ -20,8 +20,10 @@ QEMU = "qemu"
 BAUD, TIMEOUT = 115200, 30.0
 
 
-def add_board_arguments(parser: argparse.ArgumentParser, samples: int | None = 5) -> None:
-    """Declare --board and what belongs to it."""
+def add_board_arguments(
+    parser: argparse.ArgumentParser, samples: int | None = None, core: bool = False
+) -> None:
+    """Declare --board and what belongs to it; a command that compiles has a --core of its own."""
     from openneutron.firmware.cores import CORES, DEFAULT
 
     add = parser.add_argument_group("on a board").add_argument
@@ -30,6 +32,8 @@ def add_board_arguments(parser: argparse.ArgumentParser, samples: int | None = 5
     add("--timeout", type=float, default=TIMEOUT, metavar="S", help="seconds a board may be silent")
     if samples is not None:
         add("--samples", type=int, metavar="N", help=f"random inputs for the board (default: {samples})")
+    if not core:
+        return
     add("--core", metavar="CORE", help=f"of --board qemu: {', '.join(CORES)} (default: {DEFAULT.name})")
 
 
@@ -44,8 +48,6 @@ def check_board_arguments(args: argparse.Namespace) -> None:
     samples = getattr(args, "samples", None)
     if samples is not None and samples < 1:
         fail("ON104", "option --samples", f"must be positive (got {samples})")
-    if args.core and args.board != QEMU:
-        fail("ON104", "option --core", "has an effect with --board qemu only", "Leave it out.")
 
 
 @contextmanager
@@ -104,6 +106,29 @@ def run_board(args: argparse.Namespace) -> None:
         _print(result, given=bool(args.input))
 
 
+def measure_file(
+    args: argparse.Namespace, path: Path, inputs: list[list[Any]] | None, steps: Any
+) -> tuple[MethodInfo, list[list[Any]], BoardRun]:
+    """Upload a program, run it on these inputs (else random ones), and keep the times beside it."""
+    from openneutron.board.measurements import add_measurement
+    from openneutron.package.pte import inspect_program, read_program
+
+    data, _ = read_program(path)
+    info = inspect_program(path)
+    method = first_method(info, str(path))
+    if inputs is None:
+        inputs = random_inputs(method, getattr(args, "board_samples", 5), 0)
+    operators = tuple(sorted({op for m in info.methods.values() for op in m.operators}))
+    with board_for(args, operators, steps) as board:
+        check_board_core(data, board, str(path))
+        with steps.step(f"Uploading {len(data):,} bytes", bar=True) as advance:
+            board.load(data, info, method, str(path), advance)
+        with steps.step(f"Running {len(inputs)} input(s) on the board", bar=True) as advance:
+            run = board.run(method, inputs, advance)
+    add_measurement(path, data, run)
+    return method, inputs, run
+
+
 def check_board_core(data: bytes, board: Board, where: str) -> None:
     """Refuse a program whose cortex_m operators were compiled for another core than the board has."""
     from openneutron.firmware.core_check import check_core
@@ -145,8 +170,16 @@ def board_inputs(args: argparse.Namespace, method: MethodInfo) -> list[list[Any]
                 fail("ON514", args.file, f"input {i} is {array.dtype}{list(array.shape)}, it takes "
                      f"{dtype}{list(shape)}", "Convert it.")  # fmt: skip
         return [arrays]
-    generator = np.random.default_rng(args.seed)
-    return [[_random(generator, shape, dtype) for shape, dtype in specs] for _ in range(args.samples or 5)]
+    return random_inputs(method, args.samples or 5, args.seed)
+
+
+def random_inputs(method: MethodInfo, count: int, seed: int) -> list[list[Any]]:
+    """Random inputs of a method."""
+    import numpy as np
+
+    specs = [((), "int64") if s is None else (s.shape, s.dtype) for s in method.inputs]
+    generator = np.random.default_rng(seed)
+    return [[_random(generator, shape, dtype) for shape, dtype in specs] for _ in range(count)]
 
 
 def _random(generator: Any, shape: tuple[int, ...], dtype: str) -> Any:

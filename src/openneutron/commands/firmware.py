@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from openneutron.firmware.whole import WholeFirmware, WholeProgram
     from openneutron.firmware.whole_run import Runs, WholeRun
 
+FORMATS = ("cmake", "mcux", "zephyr")
 NAME = "firmware"
 HELP = "build a Cortex-M firmware of a .pte, and run it under QEMU"
 
@@ -55,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--executorch-source", metavar="PATH", help="a clone or tarball (default: $EXECUTORCH_SOURCE)")
     add("--cmsis-nn-source", metavar="PATH", help="likewise, for cortex_m operators ($CMSIS_NN_SOURCE)")
     add("--kernel-selection", metavar="F.c", help="link these Neutron kernels (default: the program's own)")
-    add("--export", metavar="DIR", help="write what an application of one's own needs, with a CMake project")
+    add("--export", metavar="DIR", help="write what an application of one's own needs, as a project")
+    add("--format", choices=FORMATS, help="of --export: CMake's, MCUXpresso's or Zephyr's (default: cmake)")
     add("--run", action="store_true", help="run it under QEMU and compare with the host")
     add("--input", action="append", default=[], metavar="FILE", help="an .npy, once per input")
     add("--samples", type=int, default=1, metavar="N", help="how many random inputs to run (default: 1)")
@@ -89,7 +91,11 @@ def execute(args: argparse.Namespace) -> int:
         fail("ON104", "option --samples", f"must be positive (got {args.samples})")
     if args.bare and args.export:
         fail("ON104", "option --export", "exports a program for ExecuTorch's runtime", "Leave out --bare.")
+    if args.format and not args.export:
+        fail("ON104", "option --format", "is the format of --export", "Add --export DIR.")
     core = find_firmware_core(args.core)
+    if args.export and args.format == "mcux" and _export_stock(args):
+        return 0
     if args.bare:
         firmware_bare.execute(args, core)
         return 0
@@ -99,6 +105,22 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     _whole(args, program)
     return 0
+
+
+def _export_stock(args: argparse.Namespace) -> bool:
+    """A program of NXP's converter is exported without being run: no emulator has the NPU."""
+    from openneutron.firmware.export_sdk import export_mcux, is_stock_program, stock_firmware
+
+    if not is_stock_program(Path(args.file)):
+        return False
+    if args.run:
+        fail("ON104", "option --run", "NXP's microcode does not run under QEMU", "Leave it out.")
+    firmware, sources = stock_firmware(Path(args.file), args.executorch_source)
+    export_mcux(firmware, Path(args.export), sources)
+    data = {"export": args.export, "cpu_operators": list(firmware.program.operators),
+            "pools": asdict(firmware.pools)}  # fmt: skip
+    print(json.dumps(data, indent=2) if args.json else f"export: {args.export}")
+    return True
 
 
 def _sources(args: argparse.Namespace) -> int:
@@ -123,6 +145,7 @@ def _whole(args: argparse.Namespace, program: WholeProgram) -> None:
     from openneutron.firmware.check import check_whole
     from openneutron.firmware.cores import SRAM_BYTES, find_firmware_core
     from openneutron.firmware.export import export_program
+    from openneutron.firmware.export_sdk import export_mcux, export_zephyr
     from openneutron.firmware.whole import build_whole
     from openneutron.firmware.whole_run import measure
 
@@ -141,7 +164,8 @@ def _whole(args: argparse.Namespace, program: WholeProgram) -> None:
             _add_run(data, firmware, inputs)
     if args.export:
         with steps.step("Exporting"):
-            export_program(firmware, Path(args.export), sources)
+            export = {"cmake": export_program, "mcux": export_mcux, "zephyr": export_zephyr}
+            export[args.format or "cmake"](firmware, Path(args.export), sources)
         data["export"] = args.export
     if args.json:
         print(json.dumps(data, indent=2))

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--etrecord", metavar="FILE", help="names the nodes of the profile (default: FILE.etrecord if there)"
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    add_board_arguments(parser)
+    add_board_arguments(parser, samples=5, core=True)
 
 
 def execute(args: argparse.Namespace) -> None:
@@ -60,6 +60,8 @@ def execute(args: argparse.Namespace) -> None:
     if args.etrecord and not args.etdump:
         fail("ON104", "option --etrecord", "has an effect with --etdump only", "Add --etdump FILE.")
     check_board_arguments(args)
+    if args.core and args.board != "qemu":
+        fail("ON104", "option --core", "has an effect with --board qemu only", "Leave it out.")
     if args.board is not None:
         for name in ("etdump", "labels", "threads"):
             if getattr(args, name) is not None:
