@@ -6,6 +6,7 @@ import importlib.util
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
@@ -104,3 +105,35 @@ def test_stock_microcode_on_the_stock_firmware(files, capsys):
     with Board(model) as board:
         assert main(["run", str(files["stock"]), "--board", board.name, "--samples", "1"]) == 0
     assert "the host cannot run NXP's microcode" in capsys.readouterr().out
+
+
+def test_stock_microcode_against_the_quantized_model(tmp_path, monkeypatch, capsys):
+    """What the model computes is kept beside the program; a board is right within what rounding explains."""
+    (tmp_path / "sdk").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(sdk.install(tmp_path / "sdk")))
+    path = tmp_path / "net.pte"
+    (tmp_path / "net.py").write_text(
+        "import torch\n\ndef make():\n    torch.manual_seed(0)\n"
+        "    return torch.nn.Conv2d(3, 4, 3).eval(), (torch.randn(1, 3, 8, 8),)\n"
+    )
+    assert main(["compile", f"{tmp_path / 'net.py'}:make", "--converter", "eiq", "-o", str(path)]) == 0
+    with np.load(path.with_name("net.reference.npz")) as kept:
+        wanted = {kept[f"input_{n}_0"].tobytes(): kept[f"output_{n}_0"] for n in range(4)}
+    shape = Shape("float32", (1, 4, 6, 6), 576)
+
+    def board(change):
+        compute = lambda given: [change(wanted[given]).astype(np.float32).tobytes()]  # noqa: E731
+        return Board(Model([Shape("float32", (1, 3, 8, 8), 768)], [shape], compute))
+
+    for change, code in ((lambda x: x, 0), (lambda x: x + 1e-6, 0), (lambda x: x[..., ::-1], 1)):
+        with board(change) as there:
+            capsys.readouterr()
+            assert main(["run", str(path), "--board", there.name, "--samples", "6"]) == code
+        out, err = capsys.readouterr()
+        assert "of what rounding explains" in out if code == 0 else "ON726" in err
+    # Another program's reference, or a damaged one, is none.
+    path.with_name("net.reference.npz").write_bytes(b"PK\x03\x04 damaged")
+    with board(lambda x: x) as there:
+        there.model.compute = lambda given: [bytes(576)]
+        assert main(["run", str(path), "--board", there.name]) == 0
+    assert "compared with nothing" in capsys.readouterr().out

@@ -38,11 +38,11 @@ using executorch::runtime::Span;
 using firmware::failed;
 using firmware::input_of;
 using firmware::kMostBuffers;
-using firmware::number;
-using firmware::plan;
-using firmware::place_outputs;
-using firmware::ports;
 using firmware::memory_of;
+using firmware::number;
+using firmware::place_outputs;
+using firmware::plan;
+using firmware::ports;
 using firmware::too_small;
 
 constexpr uint8_t kAnything = 0xA5; // memory after reset holds anything on a board, but zeros in the emulator

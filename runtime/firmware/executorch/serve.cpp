@@ -205,8 +205,8 @@ uint8_t load_method(const char* name) {
   firmware::ports.reset();
   for (size_t i = 0; i < method->inputs_size(); ++i) {
     const EValue& value = firmware::input_of(*method, i);
-    if (i >= kMostInputs || (value.isTensor() && firmware::memory_of(value.toTensor()) == nullptr &&
-                             value.toTensor().nbytes() != 0)) {
+    if (i >= kMostInputs ||
+        (value.isTensor() && firmware::memory_of(value.toTensor()) == nullptr && value.toTensor().nbytes() != 0)) {
       return NEUTRON_BOARD_CODE_PLANNED_BUFFERS;
     }
   }
@@ -488,8 +488,7 @@ void on_reset() {
 void serve_one() {
   uint8_t byte = 0, before = 0;
   for (;; before = byte) { // wait for a frame, for as long as it takes
-    while (!uart_get(&byte)) {
-    }
+    while (!uart_get(&byte)) {}
     if (before == NEUTRON_BOARD_SYNC_0 && byte == NEUTRON_BOARD_SYNC_1) {
       break;
     }
@@ -520,22 +519,14 @@ void serve_one() {
       return;
     }
     switch (command) {
-      case NEUTRON_BOARD_COMMAND_RUN:
-        return on_run(option != 0);
-      case NEUTRON_BOARD_COMMAND_GET_INFO:
-        return answer_info();
-      case NEUTRON_BOARD_COMMAND_HELLO:
-        return answer_hello();
-      case NEUTRON_BOARD_COMMAND_OPERATORS:
-        return answer_operators();
-      case NEUTRON_BOARD_COMMAND_METHODS:
-        return answer_methods();
-      case NEUTRON_BOARD_COMMAND_RESET:
-        return on_reset();
-      case NEUTRON_BOARD_COMMAND_STEPS:
-        return answer_steps();
-      default:
-        return answer_error(NEUTRON_BOARD_CODE_PROTOCOL, "unknown command");
+      case NEUTRON_BOARD_COMMAND_RUN: return on_run(option != 0);
+      case NEUTRON_BOARD_COMMAND_GET_INFO: return answer_info();
+      case NEUTRON_BOARD_COMMAND_HELLO: return answer_hello();
+      case NEUTRON_BOARD_COMMAND_OPERATORS: return answer_operators();
+      case NEUTRON_BOARD_COMMAND_METHODS: return answer_methods();
+      case NEUTRON_BOARD_COMMAND_RESET: return on_reset();
+      case NEUTRON_BOARD_COMMAND_STEPS: return answer_steps();
+      default: return answer_error(NEUTRON_BOARD_CODE_PROTOCOL, "unknown command");
     }
   }
 }

@@ -27,14 +27,12 @@ bool uart_get(uint8_t *byte) {
 }
 
 void uart_put(uint8_t byte) {
-    while ((REGISTER(STATE) & TRANSMIT_FULL) != 0) {
-    }
+    while ((REGISTER(STATE) & TRANSMIT_FULL) != 0) {}
     REGISTER(DATA) = byte;
 }
 
 void uart_reset_processor(void) {
     __asm__ volatile("dsb" ::: "memory");
     AIRCR = 0x05FA0004u;
-    for (;;) {
-    }
+    for (;;) {}
 }

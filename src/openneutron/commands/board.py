@@ -77,6 +77,8 @@ def board_for(args: argparse.Namespace, operators: tuple[str, ...], steps: Any) 
 
 def run_board(args: argparse.Namespace) -> None:
     """Upload, run, compare, print."""
+    from openneutron.accuracy.reference import read_reference
+    from openneutron.board.arrays import Comparison
     from openneutron.commands.progress import Steps
     from openneutron.package.pte import inspect_program, read_program
 
@@ -84,17 +86,20 @@ def run_board(args: argparse.Namespace) -> None:
     if path.suffix == ".tflite":
         fail("ON104", "option --board", "a board takes a .pte", "Compile the .tflite first.")
     data, _ = read_program(path)
-    info = inspect_program(path)
-    method = first_method(info, str(path))
+    method = first_method(inspect_program(path), str(path))
+    cases = [] if args.input or not _is_stock(method) else read_reference(path, data)
     inputs = board_inputs(args, method)
-    operators = tuple(sorted({op for m in info.methods.values() for op in m.operators}))
-    with board_for(args, operators, steps) as board:
-        check_board_core(data, board, str(path))
-        with steps.step(f"Uploading {len(data):,} bytes", bar=True) as advance:
-            board.load(data, info, method, str(path), advance)
-        with steps.step(f"Running {len(inputs)} input(s)", bar=True) as advance:
-            run = board.run(method, inputs, advance)
-    found, against = compare_with_host(path, data, method, inputs, run)
+    if cases:  # as many as were asked for, again and again
+        cases = [cases[n % len(cases)] for n in range(args.samples or 5)]
+        inputs = [case.inputs for case in cases]
+    _, _, run = measure_file(args, path, inputs, steps, keep=False)
+    if cases:
+        places = [f"{path}: input {n}" for n in range(len(cases))]
+        trios = zip(cases, run.outputs, places, strict=True)
+        worst = max(case.check(outputs, place) for case, outputs, place in trios)
+        found, against = Comparison(), f"the quantized model: {worst:.0%} of what rounding explains"
+    else:
+        found, against = compare_with_host(path, data, method, inputs, run)
     result = _result(args, path, data, run, found, against)
     if args.output_dir:
         from openneutron.commands.run import write_outputs
@@ -107,7 +112,7 @@ def run_board(args: argparse.Namespace) -> None:
 
 
 def measure_file(
-    args: argparse.Namespace, path: Path, inputs: list[list[Any]] | None, steps: Any
+    args: argparse.Namespace, path: Path, inputs: list[list[Any]] | None, steps: Any, keep: bool = True
 ) -> tuple[MethodInfo, list[list[Any]], BoardRun]:
     """Upload a program, run it on these inputs (else random ones), and keep the times beside it."""
     from openneutron.board.measurements import add_measurement
@@ -117,7 +122,7 @@ def measure_file(
     info = inspect_program(path)
     method = first_method(info, str(path))
     if inputs is None:
-        inputs = random_inputs(method, getattr(args, "board_samples", 5), 0)
+        inputs = random_inputs(method, 5, 0)
     operators = tuple(sorted({op for m in info.methods.values() for op in m.operators}))
     with board_for(args, operators, steps) as board:
         check_board_core(data, board, str(path))
@@ -125,8 +130,15 @@ def measure_file(
             board.load(data, info, method, str(path), advance)
         with steps.step(f"Running {len(inputs)} input(s) on the board", bar=True) as advance:
             run = board.run(method, inputs, advance)
-    add_measurement(path, data, run)
+    if keep:
+        add_measurement(path, data, run)
     return method, inputs, run
+
+
+def _is_stock(method: MethodInfo) -> bool:
+    """Whether only NXP's NPU can run it."""
+    payloads = [d.known_payload() for d in method.delegates]
+    return any(payload is None or not payload.is_open for payload in payloads)
 
 
 def check_board_core(data: bytes, board: Board, where: str) -> None:
@@ -203,8 +215,7 @@ def compare_with_host(
     from openneutron.board.arrays import Comparison, compare_arrays
     from openneutron.run.program import load_program
 
-    payloads = [d.known_payload() for d in method.delegates]
-    if any(payload is None or not payload.is_open for payload in payloads):
+    if _is_stock(method):
         return Comparison(), "nothing: the host cannot run NXP's microcode"
     try:
         loaded = load_program(data)
