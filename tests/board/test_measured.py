@@ -98,3 +98,42 @@ def test_the_pages_way_with_qemu(tmp_path):
     assert (tmp_path / "serve/serve-cortex-m33.elf").exists()
     assert (tmp_path / "cifarnet_mcux/example.yml").exists()
     assert (tmp_path / "cifarnet_zephyr/app/prj.conf").exists()
+
+
+def test_a_sweep_with_measured_time(tmp_path, capsys):
+    """A figure that needs a board; what a board refuses is the reason of its trial."""
+    (tmp_path / "net.py").write_text(
+        "import torch\n\n\ndef make(width):\n    torch.manual_seed(0)\n"
+        "    return torch.nn.Linear(6, width).eval(), (torch.randn(1, 6),)\n"
+    )
+    (tmp_path / "s.toml").write_text(
+        'model = "net.py:make"\n[parameters]\nwidth = [2, 3]\n'
+        '[data]\nboards = []\n[objectives]\nmeasured = "min"\n'
+    )
+    assert main(["sweep", str(tmp_path / "s.toml")]) == 2
+    assert "there is no board" in capsys.readouterr().err
+    with Board(model_of(layer_program())) as board:
+        text = (tmp_path / "s.toml").read_text().replace("[]", f'["{board.name}"]')
+        (tmp_path / "s.toml").write_text(text)
+        assert main(["sweep", str(tmp_path / "s.toml"), "--jobs", "1", "--no-reports"]) == 1
+    assert "ON725" in capsys.readouterr().err  # the open converter's microcode on the stock firmware
+
+
+@pytest.mark.firmware
+@pytest.mark.slow
+def test_a_sweep_under_qemu(tmp_path, capsys):
+    from tests.firmware.whole import find_test_sources
+
+    find_test_sources()
+    (tmp_path / "net.py").write_text(
+        "import torch\n\n\ndef make(width):\n    torch.manual_seed(0)\n"
+        "    return torch.nn.Linear(6, width).eval(), (torch.randn(1, 6),)\n"
+    )
+    (tmp_path / "s.toml").write_text(
+        'model = "net.py:make"\n[parameters]\nwidth = [2, 400]\n'
+        '[data]\nboards = ["qemu"]\n[objectives]\nmeasured = "min"\n'
+    )
+    assert main(["sweep", str(tmp_path / "s.toml"), "--jobs", "2", "--no-reports", "--json"]) == 0
+    trials = json.loads(capsys.readouterr().out)["trials"]
+    found = {t["point"]["width"]: t["figures"]["measured"] for t in trials}
+    assert 0 < found[2] < found[400]
