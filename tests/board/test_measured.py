@@ -135,5 +135,5 @@ def test_a_sweep_under_qemu(tmp_path, capsys):
     )
     assert main(["sweep", str(tmp_path / "s.toml"), "--jobs", "2", "--no-reports", "--json"]) == 0
     trials = json.loads(capsys.readouterr().out)["trials"]
-    found = {t["point"]["width"]: t["figures"]["measured"] for t in trials}
+    found = {t["point"]["parameters.width"]: t["figures"]["measured"] for t in trials}
     assert 0 < found[2] < found[400]
