@@ -68,6 +68,7 @@ format: $(READY) ## let ruff, clang-format and biome rewrite the files
 check-generated: $(READY) ## generated files equal what the Python definitions yield
 	$(PY) -m openneutron.compiler.microcode --check
 	$(PY) -m openneutron.package.header --check
+	$(PY) -m openneutron.board.header --check
 	$(BIN)/openneutron ops --markdown | diff - docs/operators.md
 	$(BIN)/openneutron ops --onnx --markdown | diff - docs/onnx-operators.md
 	$(BIN)/openneutron explain --markdown | diff - docs/troubleshooting.md

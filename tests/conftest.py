@@ -13,13 +13,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import pytest
 from hypothesis import settings
 
+from openneutron.firmware.sources import CMSIS_NN, EXECUTORCH, source_place
 from tests.trained import SHARED
-
-# Sources for firmware with ExecuTorch's runtime: beside the checkout, unless the environment names others.
-for name, file in (("EXECUTORCH_SOURCE", "executorch-src.tar.xz"), ("CMSIS_NN_SOURCE", "cmsis-nn.tar.xz")):
-    archive = SHARED / "sources" / file
-    if archive.exists():
-        os.environ.setdefault(name, str(archive))
 
 # No deadline: the first example of a test pays for imports. Derandomized in CI, so that a red build is one
 # everybody can repeat; `HYPOTHESIS_PROFILE=explore` searches afresh.
@@ -52,11 +47,11 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def pytest_report_header() -> str:
-    """One line about what lies beside the repository."""
+    """One line about what is not in the repository."""
     models = "there" if (SHARED / "models").is_dir() else "not there, the zoo's networks stand in"
-    named = all(os.environ.get(name) for name in ("EXECUTORCH_SOURCE", "CMSIS_NN_SOURCE"))
-    sources = "there" if named else "not there, firmware with ExecuTorch's runtime is not tested"
-    return f"../shared/models: {models}; ../shared/sources: {sources}"
+    found = all(source_place(name) for name in (EXECUTORCH, CMSIS_NN))
+    sources = "there" if found else "not there, firmware with ExecuTorch's runtime is not tested"
+    return f"../shared/models: {models}; sources of ExecuTorch and CMSIS-NN: {sources}"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -34,6 +34,7 @@ static uint32_t closed_start, closed_end; /* the piece of the flash that is clos
 #ifdef __ARM_FEATURE_MVE /* mps3-an547: the 64-bit counter of the subsystem, at 32 MHz, and a timer's view of it */
 #define CLOCK_START 0x58000000u
 #define CLOCK_END 0x58101000u
+#define TICKS_PER_MICROSECOND 32u
 
 static void start_clock(void) { REGISTER(0x58100000u) = 1u; }
 
@@ -48,6 +49,7 @@ uint64_t board_ticks(void) {
 #else /* mps2-an505: a timer that counts down from 2^32 at 20 MHz; it is read more often than it goes round */
 #define CLOCK_START 0x50000000u
 #define CLOCK_END 0x50001000u
+#define TICKS_PER_MICROSECOND 20u
 
 static uint32_t clock_rounds, clock_before;
 
@@ -63,6 +65,8 @@ uint64_t board_ticks(void) {
     return (uint64_t)clock_rounds << 32 | now;
 }
 #endif
+
+uint32_t board_ticks_per_microsecond(void) { return TICKS_PER_MICROSECOND; }
 
 /* --- start-up --- */
 
@@ -138,7 +142,7 @@ __attribute__((section(".vectors"), used)) static const Vector vectors[16] = {
 /* --- memory protection --- */
 
 typedef enum { READ_WRITE = 0u, READ_ONLY = 2u } Access;
-enum { REGION_VECTORS, REGION_CODE, REGION_SRAM, REGION_FLASH, REGION_FLASH_BEHIND, REGION_CLOCK };
+enum { REGION_VECTORS, REGION_CODE, REGION_SRAM, REGION_FLASH, REGION_FLASH_BEHIND, REGION_CLOCK, REGION_DEVICE };
 
 static void barrier(void) { __asm__ volatile("dsb\n isb" ::: "memory"); }
 
@@ -170,6 +174,17 @@ void board_close_flash(const void *start, uint32_t bytes) {
 void board_open_flash(void) {
     closed_start = closed_end = at(__flash_end);
     protect_flash();
+}
+
+void board_write_flash(bool allowed) {
+    board_open_flash();
+    region(REGION_FLASH, at(__flash_start), at(__flash_end), allowed ? READ_WRITE : READ_ONLY, false);
+    barrier();
+}
+
+void board_allow_device(uint32_t start, uint32_t end) {
+    region(REGION_DEVICE, start, end, READ_WRITE, false);
+    barrier();
 }
 
 void board_protect(void) {

@@ -17,8 +17,15 @@ void board_protect(void);
 void board_close_flash(const void *start, uint32_t bytes);
 void board_open_flash(void);
 
+/* From now on the flash may be written too, or not any more: a program is received there. */
+void board_write_flash(bool allowed);
+
+/* From now on these registers of a device may be accessed; one piece. */
+void board_allow_device(uint32_t start, uint32_t end);
+
 /* Ticks of the processor's clock since reset. */
 uint64_t board_ticks(void);
+uint32_t board_ticks_per_microsecond(void);
 
 /* The most stack that was in use since reset. */
 uint32_t board_stack_bytes(void);

@@ -37,7 +37,8 @@ void semihosting_close(int32_t file) {
     (void)call(SYS_CLOSE, (uintptr_t)block);
 }
 
-void semihosting_text(const char *text) { (void)call(SYS_WRITE0, (uintptr_t)text); }
+/* Weak: a firmware that serves over a line has its own. */
+__attribute__((weak)) void semihosting_text(const char *text) { (void)call(SYS_WRITE0, (uintptr_t)text); }
 
 void semihosting_number(uint64_t value) {
     char text[21];
@@ -57,6 +58,6 @@ void semihosting_hex(uint32_t value) {
     semihosting_text(text);
 }
 
-void semihosting_exit(bool ok) {
+__attribute__((weak)) void semihosting_exit(bool ok) {
     for (;;) (void)call(SYS_EXIT, ok ? STOPPED_APPLICATION_EXIT : STOPPED_RUN_TIME_ERROR);
 }

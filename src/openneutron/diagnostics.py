@@ -92,7 +92,7 @@ class CodeInfo:
 
 
 # 1xx target and options, 2xx support (rejects), 3xx LiteRT graph, 4xx converter and compiler,
-# 5xx runtime, 6xx command line and files, 7xx firmware, 9xx ONNX.
+# 5xx runtime, 6xx command line and files, 7xx firmware and boards, 9xx ONNX.
 CODES: dict[str, CodeInfo] = {
     "ON101": CodeInfo("unknown target", "The target id is not one this version knows."),
     "ON102": CodeInfo(
@@ -421,6 +421,42 @@ CODES: dict[str, CodeInfo] = {
         "program for another core",
         "The program's cortex_m operators were compiled for another Cortex-M: the memory they were given is "
         "not what CMSIS-NN wants on this one.",
+    ),
+    "ON720": CodeInfo(
+        "line to the board cannot be opened",
+        "There is no such port, another program uses it, or the user may not open it. A board is named by "
+        "its serial port (/dev/ttyACM0, COM5), by one of pyserial's URLs, by socket://host:port, or `qemu`.",
+    ),
+    "ON721": CodeInfo(
+        "package pyserial missing",
+        "Serial ports are opened with the PyPI package pyserial, an extra: pip install 'openneutron[board]'. "
+        "Sockets and the emulator need nothing.",
+    ),
+    "ON722": CodeInfo(
+        "board does not answer",
+        "Nothing came in time, the line was closed, or the board never stops sending. It is another port, "
+        "or the board runs other firmware, waits for the rest of an interrupted upload, or was unplugged.",
+    ),
+    "ON723": CodeInfo(
+        "answer of the board unusable",
+        "What came is no whole answer to what was asked: a wrong checksum, half a frame, text, an answer "
+        "that describes another program, or two answers to one question. No result is taken from it.",
+    ),
+    "ON724": CodeInfo(
+        "board refused",
+        "The firmware on the board answered with an error. The message has its code, what the code means and "
+        "the board's own words.",
+    ),
+    "ON725": CodeInfo(
+        "program does not fit the board's firmware",
+        "The firmware has less memory than the program needs, lacks an operator or a method, or runs the "
+        "microcode of the other converter. This is known before anything is sent.",
+    ),
+    "ON726": CodeInfo(
+        "board and host differ",
+        "An output of the board is not what it should be: for programs of the open converter integers must "
+        "be equal to the host's and floats within a millionth of the largest, for those of NXP's converter "
+        "within what rounding explains.",
     ),
     "ON801": CodeInfo(
         "results of a search cannot be kept",

@@ -29,5 +29,5 @@ def build(tmp_path) -> Callable[..., Firmware]:
 
 @pytest.fixture(scope="session")
 def sources() -> Sources:
-    """ExecuTorch and CMSIS-NN, as the environment names them or beside the checkout."""
+    """ExecuTorch and CMSIS-NN, as the environment names them or in the user's own place."""
     return find_test_sources()

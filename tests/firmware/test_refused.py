@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from openneutron.cli import main
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.firmware import check
 from openneutron.firmware.check import check_whole
 from openneutron.firmware.core_check import check_core
 from openneutron.firmware.cores import CORES, find_firmware_core
-from openneutron.firmware.sources import find_sources, git_commands, wheel_folder
+from openneutron.firmware.sources import find_sources, git_commands, source_place, wheel_folder
 from tests.firmware.whole import compiled
 
 M33 = CORES["cortex-m33"]
@@ -41,11 +42,33 @@ def tree(tmp_path) -> Path:
 
 def test_no_source(monkeypatch):
     monkeypatch.delenv("EXECUTORCH_SOURCE", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", "/nowhere")
     with pytest.raises(
         OpenNeutronError, match=r"ON707.*neither --executorch-source nor EXECUTORCH_SOURCE"
     ) as caught:
         find_sources(needs_cmsis_nn=False)
     assert git_commands()[0] in caught.value.diagnostic.hint
+
+
+def test_sources_in_the_users_own_place(tree, tmp_path, monkeypatch, capsys):
+    """A folder before a tarball, the variable before the place, an option before both."""
+    for name in ("EXECUTORCH_SOURCE", "CMSIS_NN_SOURCE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    place = tmp_path / "data/openneutron/sources"
+    assert source_place("EXECUTORCH_SOURCE") is None
+    assert main(["firmware", "--sources"]) == 1
+    out = capsys.readouterr().out
+    assert all(command in out for command in git_commands()) and str(place) in out
+    place.mkdir(parents=True)
+    (place / "executorch-1.5.1.tar.xz").touch()
+    (place / "executorch-notes.txt").touch()
+    assert source_place("EXECUTORCH_SOURCE") == place / "executorch-1.5.1.tar.xz"
+    tree.rename(place / "executorch")
+    assert find_sources(needs_cmsis_nn=False).executorch == (place / "executorch").resolve()
+    monkeypatch.setenv("EXECUTORCH_SOURCE", str(tmp_path))
+    assert source_place("EXECUTORCH_SOURCE") == tmp_path
+    assert find_sources(place / "executorch", needs_cmsis_nn=False).executorch == place / "executorch"
 
 
 def test_a_source_that_fits_and_one_of_another_version(tree, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +11,14 @@ import torch
 
 from openneutron.firmware.check import check_whole
 from openneutron.firmware.cores import CORES
-from openneutron.firmware.sources import CMSIS_NN, EXECUTORCH, Sources, find_sources
+from openneutron.firmware.sources import (
+    CMSIS_NN,
+    EXECUTORCH,
+    Sources,
+    find_sources,
+    source_place,
+    sources_folder,
+)
 from openneutron.firmware.whole import WholeFirmware, WholeProgram, build_whole, read_whole_program
 from openneutron.firmware.whole_run import (
     Comparison,
@@ -44,10 +50,10 @@ ON_CPU = {
 
 
 def find_test_sources() -> Sources:
-    """The sources, as the environment names them; a test that needs them is skipped without."""
-    missing = [name for name in (EXECUTORCH, CMSIS_NN) if not os.environ.get(name)]
+    """The sources, where a user has them too; a test that needs them is skipped without."""
+    missing = [name for name in (EXECUTORCH, CMSIS_NN) if source_place(name) is None]
     if missing:
-        pytest.skip(f"{' and '.join(missing)} not set, and no ../shared/sources beside the checkout")
+        pytest.skip(f"{' and '.join(missing)} not set, and not in {sources_folder()}")
     return find_sources()
 
 

@@ -99,11 +99,11 @@ def budget(tmp_path, text: str):
 
 def test_every_limit_both_ways(tmp_path):
     """A budget that is met exactly is kept, one that is missed by a little is not."""
-    summary = {**SUMMARY, "cpu_nodes": [{"node": "b"}], "macs_cpu": 100}
+    summary = {**SUMMARY, "cpu_nodes": [{"node": "b"}], "macs_cpu": 100, "time_us_measured": 50.0}
     loaded = report_of({"samples": 9, "float": 0.75, "simulator": 0.5, "summary": summary}, "x")
     exact = {
-        "max_cycles": 10_000, "max_time_ms": 0.03, "max_sram": 3500, "max_reserve": 1500,
-        "max_scratch": 1000, "max_flash": 4000,
+        "max_cycles": 10_000, "max_time_ms": 0.03, "max_measured_ms": 0.05, "max_sram": 3500,
+        "max_reserve": 1500, "max_scratch": 1000, "max_flash": 4000,
         "max_partitions": 1, "max_cpu_nodes": 1, "min_npu_macs": 90, "min_npu_nodes": 80, "min_accuracy": 0.5,
         "max_accuracy_loss": 0.25,
     }  # fmt: skip

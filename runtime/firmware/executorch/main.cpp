@@ -15,6 +15,7 @@
 #include "board.h"
 #include "neutron_backend.h"
 #include "pools.h"
+#include "ports.h"
 #include "semihosting.h"
 #include "tracer.h"
 
@@ -39,45 +40,19 @@ using executorch::runtime::MethodMeta;
 using executorch::runtime::Program;
 using executorch::runtime::Result;
 using executorch::runtime::Span;
+using firmware::failed;
+using firmware::input_of;
+using firmware::kMostBuffers;
+using firmware::memory_of;
+using firmware::number;
+using firmware::place_outputs;
+using firmware::plan;
+using firmware::ports;
+using firmware::too_small;
 
-constexpr size_t kMostBuffers = 16;
 constexpr uint8_t kAnything = 0xA5; // memory after reset holds anything on a board, but zeros in the emulator
 
 firmware::Tracer tracer;
-
-void number(const char* text, uint64_t value) {
-  semihosting_text(text);
-  semihosting_number(value);
-}
-
-bool failed(const char* what, const char* why) {
-  semihosting_text("error ");
-  semihosting_text(what);
-  semihosting_text(": ");
-  semihosting_text(why);
-  semihosting_text("\n");
-  return false;
-}
-
-bool failed(const char* what, Error error) {
-  semihosting_text("error ");
-  semihosting_text(what);
-  number(": ExecuTorch's error ", static_cast<uint64_t>(error));
-  semihosting_text("\n");
-  return false;
-}
-
-bool too_small(const FirmwarePool& pool, size_t needed) {
-  semihosting_text("error pool ");
-  semihosting_text(pool.name);
-  number(" is too small: ", needed);
-  semihosting_text(" bytes or more are needed\n");
-  return false;
-}
-
-size_t padded(size_t bytes) {
-  return (bytes + 15u) & ~static_cast<size_t>(15u);
-}
 
 // --- memory protection of prefetched weights ---
 
@@ -114,51 +89,6 @@ const NeutronBackendHooks hooks = {nullptr, &copy, nullptr, &enter, &leave, &fir
 
 // --- inputs and outputs ---
 
-// Inputs and outputs that the program planned no memory for lie here, one after the other.
-class Ports {
- public:
-  void* take(size_t bytes) {
-    const size_t from = at_;
-    at_ += padded(bytes);
-    peak_ = at_ > peak_ ? at_ : peak_;
-    if (at_ > firmware_io_pool.bytes) {
-      too_small(firmware_io_pool, at_);
-      return nullptr;
-    }
-    return firmware_io_pool.data + from;
-  }
-  void reset() {
-    at_ = 0;
-  }
-  size_t peak() const {
-    return peak_;
-  }
-
- private:
-  size_t at_ = 0, peak_ = 0;
-};
-
-Ports ports;
-
-// The memory behind a tensor of the method; one without gets some.
-void* memory_of(const Tensor& tensor) {
-  if (tensor.const_data_ptr() == nullptr && tensor.nbytes() != 0) {
-    void* memory = ports.take(tensor.nbytes());
-    if (memory == nullptr ||
-        executorch::runtime::internal::set_tensor_data(tensor, memory, tensor.nbytes()) != Error::Ok) {
-      return nullptr;
-    }
-  }
-  return tensor.mutable_data_ptr();
-}
-
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations" // get_inputs would want an array of unknown length
-EValue& input_of(Method& method, size_t index) {
-  return method.mutable_input(index);
-}
-#pragma GCC diagnostic pop
-
 bool read_inputs(Method& method, int32_t file) {
   for (size_t i = 0; i < method.inputs_size(); ++i) {
     EValue& value = input_of(method, i);
@@ -187,16 +117,6 @@ bool read_inputs(Method& method, int32_t file) {
   return true;
 }
 
-bool place_outputs(Method& method) {
-  for (size_t i = 0; i < method.outputs_size(); ++i) {
-    const EValue& value = method.get_output(i);
-    if (value.isTensor() && memory_of(value.toTensor()) == nullptr && value.toTensor().nbytes() != 0) {
-      return false;
-    }
-  }
-  return true;
-}
-
 bool write_outputs(const Method& method, int32_t file) {
   for (size_t i = 0; i < method.outputs_size(); ++i) {
     const EValue& value = method.get_output(i);
@@ -220,24 +140,6 @@ bool write_outputs(const Method& method, int32_t file) {
 }
 
 // --- methods ---
-
-bool plan(const MethodMeta& meta, Span<uint8_t>* spans, size_t* count, size_t* most) {
-  *count = meta.num_memory_planned_buffers();
-  if (*count > kMostBuffers) {
-    return failed(meta.name(), "it has more memory-planned buffers than this firmware knows");
-  }
-  size_t at = 0;
-  for (size_t i = 0; i < *count; ++i) {
-    const size_t bytes = static_cast<size_t>(meta.memory_planned_buffer_size(i).get());
-    spans[i] = {firmware_planned_pool.data + at, bytes};
-    at += i + 1 < *count ? padded(bytes) : bytes;
-  }
-  *most = at > *most ? at : *most;
-  if (at > firmware_planned_pool.bytes) {
-    return too_small(firmware_planned_pool, at);
-  }
-  return true;
-}
 
 struct Peaks {
   size_t method = 0, planned = 0, temporary = 0;

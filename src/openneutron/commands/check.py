@@ -21,11 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openneutron.commands.board import add_board_arguments, check_board_arguments
 from openneutron.commands.source import add_model_options, check_model_options, is_onnx, model_options
 from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.files import scratch_folder
 
 if TYPE_CHECKING:
+    from openneutron.board.session import BoardRun
     from openneutron.commands.progress import Steps
     from openneutron.report.budget import Budget, Check
     from openneutron.report.load import Loaded
@@ -42,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trust", action="store_true", help="run the Python code and libraries that the budget file names"
     )
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    add_board_arguments(parser)
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,15 @@ def execute(args: argparse.Namespace) -> int:
     from openneutron.commands.progress import Steps
     from openneutron.report.budget import read_budgets
 
+    check_board_arguments(args)
     budgets = read_budgets(Path(args.budget))
     check_model_options(args, *(budget.model for budget in budgets))
     given = model_options(args)
     arguments = [
         _arguments(b, f"{args.budget}: {b.name}", given, args.trust) for b in budgets
     ]  # checked first
+    for found in arguments:
+        found.board, found.baud, found.timeout = args.board, args.baud, args.timeout
     steps = Steps()
     outcomes = [_outcome(budget, found, steps) for budget, found in zip(budgets, arguments, strict=True)]
     if args.json:
@@ -102,6 +108,8 @@ def _measure(budget: Budget, args: argparse.Namespace, steps: Steps) -> Loaded:
     from openneutron.report.load import ACCURACIES, Loaded, load_report
 
     if budget.model.endswith((".json", ".pte")):
+        if budget.model.endswith(".pte") and args.board and "max_measured_ms" in budget.limits:
+            _on_board(args, Path(budget.model), steps)
         report = load_report(budget.model)
         if budget.needs_accuracy and not report.accuracy:
             fail(
@@ -120,9 +128,25 @@ def _measure(budget: Budget, args: argparse.Namespace, steps: Steps) -> Loaded:
         args.output = str(Path(folder) / "model.pte")
         if budget.needs_accuracy:
             result, figures = evaluate_source(args, source, steps)
+            _add_measured(budget, args, result.summary, steps)
             accuracy = {key: float(figures[key]) for key in ACCURACIES if key in figures}
             return Loaded(budget.name, result.summary, accuracy=accuracy)
-        return Loaded(budget.name, compile_source(args, source, steps).summary)
+        summary = compile_source(args, source, steps).summary
+        _add_measured(budget, args, summary, steps)
+        return Loaded(budget.name, summary)
+
+
+def _on_board(args: argparse.Namespace, path: Path, steps: Steps) -> BoardRun:
+    """Measure a program on the board."""
+    from openneutron.commands.board import measure_file
+
+    return measure_file(args, path, None, steps)[2]
+
+
+def _add_measured(budget: Budget, args: argparse.Namespace, summary: dict[str, Any], steps: Steps) -> None:
+    if args.board and "max_measured_ms" in budget.limits:
+        found = _on_board(args, Path(args.output), steps).statistics()
+        summary["time_us_measured"] = found["median"] if found["unit"] == "microseconds" else None
 
 
 def _arguments(budget: Budget, where: str, given: Mapping[str, Any], trust: bool) -> argparse.Namespace:

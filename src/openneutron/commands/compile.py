@@ -202,6 +202,11 @@ def execute(args: argparse.Namespace) -> None:
     result = compile_source(args, load_model(args, steps), steps)
     if args.report or args.sidecar:
         write_reports(Path(args.report) if args.report else None, result, args.sidecar)
+    if args.sidecar and args.converter == "eiq" and result.module is not None:
+        from openneutron.accuracy.reference import write_reference
+
+        # Only a board can run it: what it should compute is kept for `run --board`.
+        write_reference(result.output, result.program.pte, result.module, result.example_inputs)
     if args.json:
         print(json.dumps(result.summary, indent=2))
     else:

@@ -1,6 +1,7 @@
 """Check the installation: versions, compilers, native libraries, cross tools, vendor SDK.
 
-What is missing comes with the way to mend it.
+What is missing comes with the way to mend it. With FILE.pte: what can be known of that program, whoever made
+it, and whether NXP's modelrunner firmware would run it.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
 import platform
 import shutil
 import sys
@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from openneutron.compat import EXECUTORCH, PYTHONS, SEEN, executorch_version
+from openneutron.diagnostics import fail
 
 NAME = "doctor"
 HELP = "check the installation"
@@ -35,17 +36,43 @@ class Check:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.add_argument(
+        "file", nargs="?", metavar="FILE.pte", help="say of a program what can be known of it"
+    )
+    parser.add_argument(
+        "--litert", metavar="F.tflite", help="the graph its delegate was made of: an estimate"
+    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def execute(args: argparse.Namespace) -> int:
     """Print all findings; exit 1 if one is bad."""
+    if args.file is not None:
+        return _program(args)
+    if args.litert:
+        fail("ON104", "option --litert", "belongs to a program", "Give FILE.pte.")
     checks = examine()
     if args.json:
         print(json.dumps([asdict(check) for check in checks], indent=2))
     else:
         _print(checks)
     return int(any(check.state == BAD for check in checks))
+
+
+def _program(args: argparse.Namespace) -> int:
+    """What can be known of a program, whoever made it."""
+    from openneutron.board.describe import describe_program
+    from openneutron.package.pte import check_program, parse_program, read_program
+
+    data, where = read_program(Path(args.file))
+    info = parse_program(data, where, check_program(data, where))
+    lines = describe_program(data, info, where)
+    if args.litert:
+        from openneutron.report.litert_estimate import litert_estimate
+
+        lines.append(litert_estimate(Path(args.litert)).sentence)
+    print(json.dumps({"program": args.file, "lines": lines}, indent=2) if args.json else "\n".join(lines))
+    return 0
 
 
 def examine() -> list[Check]:
@@ -168,34 +195,20 @@ def _cross_tools() -> list[Check]:
 
 def _sources() -> list[Check]:
     """What firmware with ExecuTorch's runtime is built of, and where it is kept once it is built."""
-    from openneutron.diagnostics import OpenNeutronError
-    from openneutron.firmware.sources import (
-        CMSIS_NN,
-        EXECUTORCH,
-        find_cmsis_nn,
-        find_sources,
-        git_commands,
-    )
+    from openneutron.firmware.sources import source_states
     from openneutron.firmware.toolchain import cache_folder
 
     checks = []
-    for what, variable, command in zip(
-        ("ExecuTorch's source", "CMSIS-NN's source"), (EXECUTORCH, CMSIS_NN), git_commands(), strict=True
-    ):
-        if not os.environ.get(variable):
-            remedy = f"Only for firmware that runs whole programs: {command}, then {variable}=..."
-            checks.append(Check(what, NOTE, f"{variable} is not set", remedy))
-            continue
-        try:
-            if variable == CMSIS_NN:
-                found = str(find_cmsis_nn())
-            else:
-                place = find_sources(needs_cmsis_nn=False).executorch
-                found = f"{place}: schema and operator lists equal the installed package's"
-            checks.append(Check(what, OK, found))
-        except OpenNeutronError as error:
-            problem = error.diagnostic
-            checks.append(Check(what, BAD, f"{problem.where}: {problem.problem}", problem.hint))
+    for state in source_states():
+        what = f"{state.name}'s source"
+        if state.place is None:
+            remedy = f"Only for firmware that runs whole programs: {state.command}"
+            checks.append(Check(what, NOTE, state.problem, remedy))
+        elif state.problem:
+            checks.append(Check(what, BAD, f"{state.place}: {state.problem}", state.command))
+        else:
+            same = ": schema and operator lists equal the installed package's"
+            checks.append(Check(what, OK, f"{state.place}{same if state.name == 'ExecuTorch' else ''}"))
     kept = cache_folder()
     checks.append(
         Check("firmware cache", OK, f"{kept}{'' if kept.exists() else ' (empty)'}", f"Wipe: rm -r {kept}")

@@ -13,6 +13,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openneutron.commands.board import add_board_arguments, check_board_arguments
 from openneutron.commands.compile import Result, add_compile_options, compile_source, load_model
 from openneutron.commands.source import MODEL_HELP, Source
 from openneutron.diagnostics import fail
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, metavar="N", help="use the first N samples only")
     parser.add_argument("--threads", type=int, metavar="N", help="default: OPENNEUTRON_THREADS, else 1")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    add_board_arguments(parser)
 
 
 def execute(args: argparse.Namespace) -> None:
@@ -43,6 +45,7 @@ def execute(args: argparse.Namespace) -> None:
     from openneutron.commands.progress import Steps
 
     steps = Steps()
+    check_board_arguments(args)
     if args.remove_quant_io_ops:
         fail("ON104", "option -r", "eval feeds the inputs as they are in the data", "Leave it out.")
     source = load_model(args, steps)
@@ -66,9 +69,13 @@ def execute(args: argparse.Namespace) -> None:
         "float": f"{count} samples, PyTorch",
         "quantized": "int8, PyTorch",
         "simulator": "int8, the .pte in ExecuTorch's runtime on the simulator",
+        "board": f"the .pte on {figures.get('board_firmware')}",
     }
     print_accuracy(console, [(name, figures[name], remarks[name]) for name in remarks if name in figures])
-    if "quantized" in figures:
+    if measured := figures.get("board_time"):
+        what = f"{measured['median']:,.0f} {measured['unit']}, median of {measured['inferences']}"
+        console.print(f"on the board: {what}; estimated for the chip: {data['time_us_estimated']:,.1f} us")
+    if "agree" in figures:
         console.print(f"simulator and quantized PyTorch agree on {figures['agree']} of {count} samples")
     if keep:
         console.print(f"program: {result.output}")
@@ -78,7 +85,25 @@ def evaluate_source(args: argparse.Namespace, source: Source, steps: Steps) -> t
     """Compile a model and run every sample three ways; what was compiled, and the figures."""
     split = _split(args, source)
     result = compile_source(args, source, steps)
-    return result, _figures(_all_scores(args, source, result, split, steps), split)
+    scores = _all_scores(args, source, result, split, steps)
+    found = _on_board(args, result, split, scores, steps) if getattr(args, "board", None) else {}
+    return result, _figures(scores, split) | found
+
+
+def _on_board(
+    args: argparse.Namespace, result: Result, split: Split, scores: dict[str, torch.Tensor], steps: Steps
+) -> dict[str, Any]:
+    """Run every sample on the board too; its scores, and what it took."""
+    import numpy as np
+    import torch
+
+    from openneutron.commands.board import measure_file
+
+    inputs = [[split.inputs[i : i + 1].numpy()] for i in range(len(split))]
+    _, _, run = measure_file(args, Path(result.output), inputs, steps)
+    rows = [torch.from_numpy(np.array(outputs[0])).flatten() for outputs in run.outputs]
+    scores["board"] = torch.stack(rows)
+    return {"board_firmware": run.firmware.name, "board_time": run.statistics()}
 
 
 def _split(args: argparse.Namespace, source: Source) -> Split:
@@ -123,6 +148,8 @@ def _all_scores(
                 rows.append(model(*single(i)).flatten())
                 advance((i + 1) / len(split))
         scores[name] = torch.stack(rows)
+    if args.converter == "eiq" and getattr(args, "board", None):
+        return scores  # the host cannot run NXP's microcode, the board can
     program = load_program(result.output, target=args.target, threads=args.threads)
     with steps.step("Running the program on the simulator", bar=True) as advance:
         rows = []
@@ -138,7 +165,7 @@ def _figures(scores: dict[str, torch.Tensor], split: Split) -> dict[str, Any]:
     figures: dict[str, Any] = {"samples": len(split)}
     for name, guess in guesses.items():
         figures[name] = round(float((guess == split.labels).double().mean()), 6)
-    if "quantized" in guesses:
+    if {"quantized", "simulator"} <= guesses.keys():
         figures["agree"] = int((guesses["quantized"] == guesses["simulator"]).sum())
         difference = (scores["quantized"] - scores["simulator"]).abs().max()
         figures["largest_difference"] = float(difference)

@@ -17,7 +17,7 @@ GROUPS = {
     "4": "Converter, compiler and payload",
     "5": "Runtime",
     "6": "Command line and files",
-    "7": "Firmware",
+    "7": "Firmware and boards",
     "8": "Search",
     "9": "ONNX files",
 }
@@ -108,6 +108,14 @@ REMEDIES: dict[str, str] = {
     "ON704": "The message is the firmware's own; a kernel that is not linked is added by `merge-kernels`.",
     "ON705": "Report it with the model, if you can share it.",
     "ON706": "`openneutron compile` says why nodes stay on the CPU; firmware needs the open converter.",
+    "ON720": "`ls /dev/tty*` or the device manager shows the ports. Close other programs that use it; on "
+    "Linux join the group dialout.",
+    "ON721": "pip install 'openneutron[board]'",
+    "ON722": "Reset the board, check port and --baud, and give it longer with --timeout. docs/board.md.",
+    "ON723": "Try again after a reset; if it stays so, the cable or the baud rate is wrong.",
+    "ON724": "The message explains the code; `openneutron doctor FILE.pte` says what it would miss.",
+    "ON725": "The message says what: another recipe, -r, another converter, or `firmware --serve`.",
+    "ON726": "Report it with the program, the firmware and what was printed.",
     "ON801": "Wait for the other search, or name another folder with -o.",
     "ON802": "Install the same versions of openneutron everywhere, and give the scheduler's address.",
     "ON803": "The metric is called with a function that runs the program: `outputs = run(*inputs)`.",

@@ -5,8 +5,13 @@ with --bare it runs the delegates alone, without ExecuTorch. With --run QEMU exe
 or random inputs, and every output is compared with the host's run. Inputs are those of the program, one
 --input for each, in order; with --bare those of its delegates.
 
+With --serve the image takes any program over a serial line instead, as NXP's modelrunner does: programs are
+then given with `openneutron run FILE.pte --board PORT`. It has the CPU operators of the given programs, or
+those a board usually has.
+
 ExecuTorch's source and CMSIS-NN's are those of --executorch-source and --cmsis-nn-source, or of the variables
-EXECUTORCH_SOURCE and CMSIS_NN_SOURCE: a clone, or a tarball. `openneutron doctor` says whether they fit.
+EXECUTORCH_SOURCE and CMSIS_NN_SOURCE (a clone, or a tarball), or in ~/.local/share/openneutron/sources.
+--sources says what is there, whether it fits, and how to get what is missing.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     from openneutron.firmware.whole import WholeFirmware, WholeProgram
     from openneutron.firmware.whole_run import Runs, WholeRun
 
+FORMATS = ("cmake", "mcux", "zephyr")
 NAME = "firmware"
 HELP = "build a Cortex-M firmware of a .pte, and run it under QEMU"
 
@@ -34,14 +40,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from openneutron.firmware.cores import CORES, DEFAULT
 
     add = parser.add_argument
-    add("file", metavar="FILE.pte", help="a program of the open converter")
+    add(
+        "files",
+        nargs="*",
+        metavar="FILE.pte",
+        help="a program of the open converter; with --serve, any number",
+    )
+    add("--serve", action="store_true", help="an image that takes programs over a serial line")
+    add("--all-operators", action="store_true", help="with --serve: all of ExecuTorch's operators")
+    add("--port", type=int, metavar="N", help="with --serve --run: a TCP port (default: a pty)")
+    add("--sources", action="store_true", help="say which sources are there, and how to get them")
     add("--core", default=DEFAULT.name, metavar="CORE", help=f"{', '.join(CORES)} (default: {DEFAULT.name})")
     add("--bare", action="store_true", help="the delegates alone, without ExecuTorch's runtime")
     add("--smallest", action="store_true", help="as --bare, if no operator is outside the delegates")
     add("--executorch-source", metavar="PATH", help="a clone or tarball (default: $EXECUTORCH_SOURCE)")
     add("--cmsis-nn-source", metavar="PATH", help="likewise, for cortex_m operators ($CMSIS_NN_SOURCE)")
     add("--kernel-selection", metavar="F.c", help="link these Neutron kernels (default: the program's own)")
-    add("--export", metavar="DIR", help="write what an application of one's own needs, with a CMake project")
+    add("--export", metavar="DIR", help="write what an application of one's own needs, as a project")
+    add("--format", choices=FORMATS, help="of --export: CMake's, MCUXpresso's or Zephyr's (default: cmake)")
     add("--run", action="store_true", help="run it under QEMU and compare with the host")
     add("--input", action="append", default=[], metavar="FILE", help="an .npy, once per input")
     add("--samples", type=int, default=1, metavar="N", help="how many random inputs to run (default: 1)")
@@ -51,26 +67,77 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print the result as one JSON object")
 
 
-def execute(args: argparse.Namespace) -> None:
+def execute(args: argparse.Namespace) -> int:
     """Build, run, print."""
     from openneutron.commands import firmware_bare
     from openneutron.firmware.cores import find_firmware_core
     from openneutron.firmware.whole import read_whole_program
 
+    if args.sources:
+        return _sources(args)
+    if args.serve:
+        from openneutron.commands.firmware_serve import serve
+
+        return serve(args)
+    if len(args.files) != 1:
+        fail("ON104", "FILE.pte", f"one program is built into an image (got {len(args.files)})",
+             "Give one, or --serve for an image that takes any.")  # fmt: skip
+    for name in ("all_operators", "port"):
+        if getattr(args, name):
+            fail("ON104", f"option --{name.replace('_', '-')}", "has an effect with --serve only")
+    (args.file,) = args.files
     check_seed(args.seed)
     if args.samples < 1:
         fail("ON104", "option --samples", f"must be positive (got {args.samples})")
     if args.bare and args.export:
         fail("ON104", "option --export", "exports a program for ExecuTorch's runtime", "Leave out --bare.")
+    if args.format and not args.export:
+        fail("ON104", "option --format", "is the format of --export", "Add --export DIR.")
     core = find_firmware_core(args.core)
+    if args.export and args.format == "mcux" and _export_stock(args):
+        return 0
     if args.bare:
         firmware_bare.execute(args, core)
-        return
+        return 0
     program = read_whole_program(Path(args.file))
     if args.smallest and program.delegates and not program.operators:
         firmware_bare.execute(args, core)
-        return
+        return 0
     _whole(args, program)
+    return 0
+
+
+def _export_stock(args: argparse.Namespace) -> bool:
+    """A program of NXP's converter is exported without being run: no emulator has the NPU."""
+    from openneutron.firmware.export_sdk import export_mcux, is_stock_program, stock_firmware
+
+    if not is_stock_program(Path(args.file)):
+        return False
+    if args.run:
+        fail("ON104", "option --run", "NXP's microcode does not run under QEMU", "Leave it out.")
+    firmware, sources = stock_firmware(Path(args.file), args.executorch_source)
+    export_mcux(firmware, Path(args.export), sources)
+    data = {"export": args.export, "cpu_operators": list(firmware.program.operators),
+            "pools": asdict(firmware.pools)}  # fmt: skip
+    print(json.dumps(data, indent=2) if args.json else f"export: {args.export}")
+    return True
+
+
+def _sources(args: argparse.Namespace) -> int:
+    """Where both sources are and whether they fit; 1 if a program could not be built."""
+    from openneutron.firmware.sources import source_states, sources_folder
+
+    states = source_states()
+    if args.json:
+        rows = [{**vars(s), "place": s.place and str(s.place)} for s in states]
+        print(json.dumps({"folder": str(sources_folder()), "sources": rows}, indent=2))
+    else:
+        for state in states:
+            found = "fits the installed executorch" if not state.problem else state.problem
+            print(f"{state.name}: {f'{state.place}: ' if state.place else ''}{found}")
+            if state.problem:
+                print(f"  {state.command}")
+    return 1 if any(state.problem for state in states) else 0
 
 
 def _whole(args: argparse.Namespace, program: WholeProgram) -> None:
@@ -78,6 +145,7 @@ def _whole(args: argparse.Namespace, program: WholeProgram) -> None:
     from openneutron.firmware.check import check_whole
     from openneutron.firmware.cores import SRAM_BYTES, find_firmware_core
     from openneutron.firmware.export import export_program
+    from openneutron.firmware.export_sdk import export_mcux, export_zephyr
     from openneutron.firmware.whole import build_whole
     from openneutron.firmware.whole_run import measure
 
@@ -96,7 +164,8 @@ def _whole(args: argparse.Namespace, program: WholeProgram) -> None:
             _add_run(data, firmware, inputs)
     if args.export:
         with steps.step("Exporting"):
-            export_program(firmware, Path(args.export), sources)
+            export = {"cmake": export_program, "mcux": export_mcux, "zephyr": export_zephyr}
+            export[args.format or "cmake"](firmware, Path(args.export), sources)
         data["export"] = args.export
     if args.json:
         print(json.dumps(data, indent=2))

@@ -36,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="report.html or report.json (default: <model>.html)"
     )
+    parser.add_argument(
+        "--litert", metavar="F.tflite", help="the graph NXP's delegate of FILE.pte was made of: an estimate"
+    )
     parser.add_argument("--program", metavar="OUT.pte", help="keep the program compiled from MODEL")
     yes_no = argparse.BooleanOptionalAction
     parser.add_argument("--what-if", action=yes_no, default=True, help="compile variants of MODEL (default)")
@@ -59,6 +62,8 @@ def execute(args: argparse.Namespace) -> None:
     if is_program:
         data = _of_program(args)
     else:
+        if args.litert:
+            fail("ON104", "option --litert", "belongs to a .pte of NXP's converter", "Leave it out.")
         source = load_model(args, steps)
         data = _of_model(args, source, steps)
     try:
@@ -88,7 +93,12 @@ def _of_program(args: argparse.Namespace) -> dict[str, Any]:
             f"has no effect on {args.model}: it is compiled",
             "Leave it out.",
         )
-    return report_of_program(Path(args.model))
+    data = report_of_program(Path(args.model))
+    if args.litert:
+        from openneutron.report.litert_estimate import litert_estimate
+
+        litert_estimate(Path(args.litert)).add_to(data)
+    return data
 
 
 def _of_model(args: argparse.Namespace, source: Source, steps: Steps) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Run a compiled program with ExecuTorch's runtime on the simulator; a .tflite is compiled on the way.
 
 Inputs are .npy, .npz or picture files, one --input per program input; without them the inputs are random.
+With --board it runs on a board over a serial line, and every output is compared with the host's.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from openneutron.commands.board import add_board_arguments, check_board_arguments, run_board
 from openneutron.commands.seeds import check_seed
 from openneutron.diagnostics import fail, printable
 from openneutron.files import read_text
@@ -48,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--etrecord", metavar="FILE", help="names the nodes of the profile (default: FILE.etrecord if there)"
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_board_arguments(parser, samples=5, core=True)
 
 
 def execute(args: argparse.Namespace) -> None:
@@ -62,9 +65,22 @@ def execute(args: argparse.Namespace) -> None:
         fail("ON104", "option --most-work", f"must not be negative (got {args.most_work})")
     if args.etrecord and not args.etdump:
         fail("ON104", "option --etrecord", "has an effect with --etdump only", "Add --etdump FILE.")
+    check_board_arguments(args)
+    if args.core and args.board != "qemu":
+        fail("ON104", "option --core", "has an effect with --board qemu only", "Leave it out.")
+    if args.board is not None:
+        for name in ("etdump", "labels", "threads"):
+            if getattr(args, name) is not None:
+                fail("ON104", f"option --{name}", "has no effect with --board", "Leave it out.")
+        if args.repeat != 1:
+            fail("ON104", "option --repeat", "has no effect with --board", "Use --samples.")
+        run_board(args)
+        return
+    if args.samples is not None:
+        fail("ON104", "option --samples", "has an effect with --board only", "Use --repeat, or add --board.")
     with Steps().step(f"Loading {path}"):
         program, specs = _load(path, args)
-    inputs = _inputs(args, specs)
+    inputs = read_inputs(args, specs)
     times = []
     for _ in range(args.repeat):
         start = time.perf_counter()
@@ -73,7 +89,7 @@ def execute(args: argparse.Namespace) -> None:
     if args.etdump:
         program.write_etdump(Path(args.etdump))
     profile = _profile(args, program) if args.etdump else None
-    files = _write(args.output_dir, outputs) if args.output_dir else []
+    files = write_outputs(args.output_dir, outputs) if args.output_dir else []
     _print(args, inputs, outputs, sorted(times), files, profile)
 
 
@@ -114,7 +130,8 @@ def _load(path: Path, args: argparse.Namespace) -> tuple[Any, list[tuple[tuple[i
     return program, specs
 
 
-def _inputs(args: argparse.Namespace, specs: list[tuple[tuple[int, ...], str]]) -> list[Any]:
+def read_inputs(args: argparse.Namespace, specs: list[tuple[tuple[int, ...], str]]) -> list[Any]:
+    """The arrays of --input, or random ones."""
     import numpy as np
 
     from openneutron.commands.samples import IMAGES, read_arrays
@@ -152,7 +169,8 @@ def _random(generator: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return generator.integers(max(info.min, -128), min(info.max, 127) + 1, shape).astype(dtype)
 
 
-def _write(folder: str, outputs: list[Any]) -> list[Path]:
+def write_outputs(folder: str, outputs: list[Any]) -> list[Path]:
+    """Write output_0.npy, output_1.npy, ... into a folder."""
     import numpy as np
 
     from openneutron.files import write_atomically

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
 import json
 import linecache
 import logging
@@ -57,7 +59,8 @@ def execute_trial(job: Job) -> Outcome:
 
 def trial_command(job: Job, kept: Sequence[str] = ()) -> str:
     """The command that does the same by hand; `kept` are the layers that the trial chose to keep in float."""
-    words = ["openneutron", "eval" if job.evaluate and "metric" not in job.data else "compile", _call(job)]
+    scored = bool(EVALUATED & {*job.asked} - {"measured"}) and "metric" not in job.data
+    words = ["openneutron", "eval" if job.evaluate and scored else "compile", _call(job)]
     options = {k: v for k, v in job.options.items() if k != "keep_float_worst"}
     if kept:
         options["keep_float"] = [*options.get("keep_float", ()), *kept]
@@ -170,9 +173,42 @@ def _measure(job: Job, figures: dict[str, float], kept: list[str]) -> str:
     if over := _over(job, figures, compiled=True):
         return over
     if job.evaluate:
-        figures.update(_evaluated(job, args, source, result))
+        if "measured" in job.asked:
+            figures["measured"] = _measured(job, args, result)
+        if EVALUATED & {*job.asked} - {"measured"}:
+            figures.update(_evaluated(job, args, source, result))
         return _over(job, figures, compiled=False)
     return ""
+
+
+def _measured(job: Job, args: Any, result: Result) -> float:
+    """The median time on the first board that is free: microseconds, or counted instructions under QEMU."""
+    from openneutron.commands.board import BAUD, TIMEOUT, measure_file
+    from openneutron.commands.progress import Steps
+
+    with _free_board(job.data["boards"]) as name:
+        args.board, args.baud, args.timeout = name, BAUD, TIMEOUT
+        run = measure_file(args, Path(result.output), None, Steps(quiet=True))[2]
+    return float(run.statistics()["median"])
+
+
+@contextlib.contextmanager
+def _free_board(names: Sequence[str]) -> Iterator[str]:
+    """One trial at a time on each board, in whichever process; every emulator is a board of its own."""
+    if "qemu" in names:
+        yield "qemu"
+        return
+    while True:
+        for name in names:
+            digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+            with (Path(tempfile.gettempdir()) / f"openneutron-board-{digest}.lock").open("w") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    continue
+                yield name
+                return
+        time.sleep(0.2)
 
 
 def _figures(summary: dict[str, Any]) -> dict[str, float]:

@@ -33,20 +33,22 @@ def export_program(firmware: WholeFirmware, folder: Path, sources: Sources) -> N
     if program.delegates:
         shutil.copyfile(firmware.folder / SELECTION, folder / SELECTION)
     for library, place in firmware.kernels.registrations:
-        _copy(place, folder / "registrations" / library)
-    _copy(sources.generated / "executorch/schema", folder / "generated/executorch/schema")
-    write_atomically(folder / "main.cpp", _main(firmware).encode())
+        copy_code(place, folder / "registrations" / library)
+    copy_code(sources.generated / "executorch/schema", folder / "generated/executorch/schema")
+    write_atomically(folder / "main.cpp", main_code(firmware).encode())
     write_atomically(folder / "CMakeLists.txt", _cmake(firmware, sources).encode())
 
 
-def _copy(place: Path, folder: Path) -> None:
+def copy_code(place: Path, folder: Path) -> None:
+    """Copy the headers and the registrations of a folder."""
     make_folder(folder)
     for file in sorted(place.iterdir()):
         if file.suffix == ".h" or file.name == "RegisterCodegenUnboxedKernelsEverything.cpp":
             shutil.copyfile(file, folder / file.name)
 
 
-def _main(firmware: WholeFirmware) -> str:
+def main_code(firmware: WholeFirmware, template: str = "main.cpp") -> str:
+    """An application that loads the program and runs its first method once."""
     name, method = next(iter(firmware.program.info.methods.items()))
     spans, at = [], 0
     for size in method.planned_buffers:
@@ -58,8 +60,8 @@ def _main(firmware: WholeFirmware) -> str:
         for i, spec in enumerate(method.inputs)
         if spec is not None
     ]
-    return _fill(
-        "main.cpp",
+    return fill_template(
+        template,
         METHOD=name,
         BUFFERS=f"  Span<uint8_t> buffers[] = {{{', '.join(spans) or '{}'}}};",
         COUNT=str(len(spans)),
@@ -67,16 +69,21 @@ def _main(firmware: WholeFirmware) -> str:
     )
 
 
-def _cmake(firmware: WholeFirmware, sources: Sources) -> str:
+def runtime_files() -> list[Path]:
+    """The sources of the driver, its kernels and the delegate."""
+    runtime = runtime_folder()
+    found = [*sorted((runtime / "src").glob("*.c")), *sorted((runtime / "kernels").glob("*.c"))]
+    return [*found, runtime / "executorch/neutron_backend.cpp", runtime / "executorch/payload.cpp"]
+
+
+def source_groups(firmware: WholeFirmware, sources: Sources) -> dict[str, list[str]]:
+    """What an application of the program is compiled of, with CMake's variables for the folders."""
     kernels, runtime = firmware.kernels, runtime_folder()
-    commands = git_commands()
     neutron: list[str] = []
     if firmware.program.delegates:
-        found = [*sorted((runtime / "src").glob("*.c")), *sorted((runtime / "kernels").glob("*.c"))]
-        found += [runtime / "executorch/neutron_backend.cpp", runtime / "executorch/payload.cpp"]
-        neutron = [f"${{OPENNEUTRON_RUNTIME}}/{file.relative_to(runtime)}" for file in found]
+        neutron = [f"${{OPENNEUTRON_RUNTIME}}/{file.relative_to(runtime)}" for file in runtime_files()]
         neutron.append(f"${{HERE}}/{SELECTION}")
-    groups = {
+    return {
         "EXECUTORCH_FILES": [f"${{EXECUTORCH_SOURCE}}/{f}.cpp" for f in (*CORE_FILES, _PLATFORM)],
         "KERNEL_FILES": [
             f"${{EXECUTORCH_SOURCE}}/{f.relative_to(sources.executorch)}" for _, f in kernels.files
@@ -92,8 +99,13 @@ def _cmake(firmware: WholeFirmware, sources: Sources) -> str:
         ],
         "NEUTRON_FILES": neutron,
     }
+
+
+def _cmake(firmware: WholeFirmware, sources: Sources) -> str:
+    kernels, runtime, groups = firmware.kernels, runtime_folder(), source_groups(firmware, sources)
+    neutron, commands = groups["NEUTRON_FILES"], git_commands()
     includes = ("include", "generated", "src", "executorch") if neutron else ()
-    return _fill(
+    return fill_template(
         "CMakeLists.txt",
         NAME=firmware.program.name,
         PROJECT=re.sub(r"[^A-Za-z0-9]", "_", firmware.program.name),
@@ -104,7 +116,7 @@ def _cmake(firmware: WholeFirmware, sources: Sources) -> str:
         RUNTIME=re.sub(r'(["\\$;@])', r"\\\1", runtime.as_posix()),  # in quotes
         CORE_FLAGS=" ".join(firmware.core.flags),
         CHECK_CMSIS_NN=_CHECK_CMSIS_NN.replace("@COMMAND@", commands[1]) if groups["CMSIS_NN_FILES"] else "",
-        SOURCES="\n".join(f"set({name}\n  {_quoted(files)})" for name, files in groups.items()),
+        SOURCES="\n".join(f"set({name}\n  {quoted(files)})" for name, files in groups.items()),
         CXX_FLAGS=";".join(CXX),
         DEFINES=" ".join(d.removeprefix("-D") for d in DEFINES),
         NEUTRON_INCLUDES=" ".join(f'"${{OPENNEUTRON_RUNTIME}}/{d}"' for d in includes),
@@ -112,7 +124,7 @@ def _cmake(firmware: WholeFirmware, sources: Sources) -> str:
         CMSIS_NN_SPEED=CMSIS_NN_SPEED,
         KERNEL_SPEED=KERNEL_SPEED,
         KERNELS=str(kernels.count),
-        PRIM=_prim(kernels),
+        PRIM=prim_properties(kernels),
     )
 
 
@@ -122,7 +134,8 @@ _CHECK_CMSIS_NN = """if(NOT EXISTS "${CMSIS_NN_SOURCE}/Include/arm_nnfunctions.h
 endif()"""
 
 
-def _prim(kernels: Kernels) -> str:
+def prim_properties(kernels: Kernels) -> str:
+    """Of ExecuTorch's own operators, those that the program calls, in CMake's words."""
     if not kernels.prim:
         return ""
     options = ";".join((SIZE, *prim_defines(kernels.prim)))
@@ -132,11 +145,13 @@ def _prim(kernels: Kernels) -> str:
     )
 
 
-def _quoted(files: list[str]) -> str:
+def quoted(files: list[str]) -> str:
+    """Files one below the other, for CMake."""
     return "\n  ".join(f'"{file}"' for file in files)
 
 
-def _fill(name: str, **values: str) -> str:
+def fill_template(name: str, **values: str) -> str:
+    """A template of runtime/firmware/export with its values."""
     template = (runtime_folder() / "firmware/export" / f"{name}.in").read_text()
     for key, value in values.items():
         template = template.replace(f"@{key}@", value)

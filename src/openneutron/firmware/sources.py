@@ -1,5 +1,8 @@
 """The sources firmware with ExecuTorch's runtime is built of: a user's clones or tarballs of them.
 
+An option names one, else a variable, else it is looked for in one place of the user's: `executorch` and
+`cmsis-nn` (or tarballs whose names begin so) in ~/.local/share/openneutron/sources, or in XDG_DATA_HOME's.
+
 They must belong to the installed executorch: a program is written by the one and read by the other. The
 format of programs and the lists of operators are compared, byte for byte.
 """
@@ -9,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import subprocess
 import tarfile
 import tempfile
@@ -18,13 +22,14 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from openneutron.diagnostics import fail
+from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.firmware.toolchain import cache_folder, digest_of, make_folder, run_tool
 
 EXECUTORCH, CMSIS_NN = "EXECUTORCH_SOURCE", "CMSIS_NN_SOURCE"
 CMSIS_NN_COMMIT = "dbf45dbfcc515421dd6099037d3e2637b90748c8"  # what ExecuTorch 1.5 pins
 _MARKS = {EXECUTORCH: "runtime/executor/program.cpp", CMSIS_NN: "Include/arm_nnfunctions.h"}
 _NAMES = {EXECUTORCH: "ExecuTorch", CMSIS_NN: "CMSIS-NN"}
+_STEMS = {EXECUTORCH: "executorch", CMSIS_NN: "cmsis-nn"}
 # What must be the same in the source and in the wheel.
 _SHARED = (
     "schema/program.fbs",
@@ -106,15 +111,35 @@ def wheel_folder() -> Path:
     return package_folder("executorch")
 
 
+def sources_folder() -> Path:
+    """The one place of the user's where sources are looked for."""
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local/share") / "openneutron/sources"
+
+
 def git_commands() -> tuple[str, str]:
-    """How a user gets both sources."""
-    tag = "v" + version("executorch").split("+")[0]
+    """How a user gets both sources, to where they are found."""
+    tag, place = "v" + version("executorch").split("+")[0], shlex.quote(str(sources_folder()))
     return (
         f"git clone --depth 1 --branch {tag} --recurse-submodules=third-party/flatbuffers "
-        "https://github.com/pytorch/executorch.git",
-        "git clone https://github.com/ARM-software/CMSIS-NN.git cmsis-nn && "
-        f"git -C cmsis-nn checkout {CMSIS_NN_COMMIT}",
+        f"https://github.com/pytorch/executorch.git {place}/executorch",
+        f"git clone https://github.com/ARM-software/CMSIS-NN.git {place}/cmsis-nn && "
+        f"git -C {place}/cmsis-nn checkout {CMSIS_NN_COMMIT}",
     )
+
+
+def source_place(name: str) -> Path | None:
+    """Where a source is by its variable or in the user's place; None if it is in neither."""
+    if named := os.environ.get(name):
+        return Path(named)
+    stem, folder = _STEMS[name], sources_folder()
+    try:
+        found = sorted(p for p in folder.iterdir() if p.name.lower().startswith(stem))
+    except OSError:
+        return None
+    kept = [p for p in found if p.is_dir() or ".tar" in p.suffixes or p.suffix in (".tgz", ".txz")]
+    # A folder before a tarball, and the plain name before one with a version.
+    return min(kept, key=lambda p: (not p.is_dir(), len(p.name)), default=None)
 
 
 def find_sources(
@@ -134,12 +159,12 @@ def find_cmsis_nn(given: str | Path | None = None) -> Path:
 
 
 def _locate(name: str, given: str | Path | None) -> Path:
-    where = given or os.environ.get(name)
+    where = given or source_place(name)
     command = git_commands()[0 if name == EXECUTORCH else 1]
     option = "--" + name.lower().replace("_", "-")
     if not where:
-        fail("ON707", _NAMES[name], f"its source is needed: neither {option} nor {name} says where it is",
-             f"Get it ({command}) and give its folder, or a tarball of it.")  # fmt: skip
+        fail("ON707", _NAMES[name], f"its source is needed: neither {option} nor {name} says where it is, "
+             f"and it is not in {sources_folder()}", f"Get it: {command}")  # fmt: skip
     path = Path(where).expanduser().resolve()
     if path.is_file():
         path = _unpack(path)
@@ -201,3 +226,32 @@ def _check_cmsis_nn(source: Path) -> None:
     if re.fullmatch(r"[0-9a-f]{40}", commit) and commit != CMSIS_NN_COMMIT:
         fail("ON708", str(source), f"is at commit {commit[:12]}; ExecuTorch pins {CMSIS_NN_COMMIT[:12]}",
              f"git -C {source} checkout {CMSIS_NN_COMMIT}")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SourceState:
+    """One source as a user should know it: where it is, what is wrong with it, how to get it."""
+
+    name: str
+    place: Path | None
+    problem: str
+    command: str
+
+
+def source_states() -> tuple[SourceState, ...]:
+    """Both sources: whether they are there and belong to the installed executorch."""
+    states = []
+    for name, command in zip((EXECUTORCH, CMSIS_NN), git_commands(), strict=True):
+        place, problem = source_place(name), ""
+        if place is None:
+            problem = f"{name} is not set, and it is not in {sources_folder()}"
+        else:
+            try:
+                found = find_sources(needs_cmsis_nn=False) if name == EXECUTORCH else None
+                place = found.executorch if found is not None else find_cmsis_nn()
+                if found is not None:
+                    _ = found.flatbuffers
+            except OpenNeutronError as error:
+                problem, command = error.diagnostic.problem, error.diagnostic.hint or command
+        states.append(SourceState(_NAMES[name], place, problem, command))
+    return tuple(states)

@@ -160,7 +160,7 @@ def build_whole(
     given, folder = folder, folder.resolve()
     write_atomically(folder / "program.pte", program.data)
     write_atomically(folder / ASSEMBLY, program.assembly().encode())
-    units = whole_units(program, kernels, sources, TRACED)
+    units = whole_units(bool(program.delegates), kernels, sources, TRACED)
     if program.delegates:
         units += [_selection(program, folder, selection)]
     runtime = runtime_folder() / "firmware"
@@ -210,10 +210,8 @@ def with_pools(firmware: WholeFirmware, pools: WholePools) -> WholeFirmware:
     return link_whole(f.program, f.core, f.folder, f.objects, f.kernels, pools)
 
 
-def whole_units(
-    program: WholeProgram, kernels: Kernels, sources: Sources, defines: tuple[str, ...]
-) -> list[Unit]:
-    """What an image of the program consists of, the application aside."""
+def whole_units(delegates: bool, kernels: Kernels, sources: Sources, defines: tuple[str, ...]) -> list[Unit]:
+    """What an image consists of, the application aside; without delegates it has none of ours."""
     root, digest = sources.executorch, sources.digest
     includes = (
         sources.include,
@@ -243,7 +241,7 @@ def whole_units(
         source = folder / "RegisterCodegenUnboxedKernelsEverything.cpp"
         headers = digest + digest_of(folder.glob("*.h"))
         units.append(Unit("registration", library, source, flags, (folder, *includes), headers))
-    if program.delegates:
+    if delegates:
         runtime = runtime_folder()
         units += neutron_units(KERNEL_SPEED)
         own = (runtime / "executorch", runtime / "include", runtime / "generated")
@@ -256,18 +254,26 @@ def whole_units(
     return units
 
 
-def application_units(sources: Sources, defines: tuple[str, ...]) -> list[Unit]:
-    """The application that runs a program under the emulator."""
+def application_units(
+    sources: Sources, defines: tuple[str, ...], names: Sequence[str] = APPLICATION
+) -> list[Unit]:
+    """The application that runs a program under the emulator, or another."""
     runtime = runtime_folder()
     folder = runtime / "firmware/executorch"
-    own = (folder, runtime / "firmware", runtime / "executorch", runtime / "include", runtime / "generated")
+    own = (
+        folder,
+        runtime / "firmware",
+        runtime / "firmware/serve",
+        runtime / "executorch",
+        runtime / "include",
+        runtime / "generated",
+    )
     headers = sources.digest + digest_of([f for d in own for f in d.glob("*.h")])
     includes = (*own, sources.include, sources.executorch / "runtime/core/portable_type/c10",
                 sources.generated, sources.flatbuffers)  # fmt: skip
     flags = (*WARNINGS, "-Wno-unused-parameter", SIZE, *CXX, *DEFINES, *defines)
     return [
-        Unit("application", f"executorch_{n}", folder / f"{n}.cpp", flags, includes, headers)
-        for n in APPLICATION
+        Unit("application", f"executorch_{n}", folder / f"{n}.cpp", flags, includes, headers) for n in names
     ]
 
 

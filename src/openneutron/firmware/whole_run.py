@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from openneutron.board.arrays import Comparison, compare_arrays, from_memory, to_memory
 from openneutron.diagnostics import fail
 from openneutron.firmware.cores import SRAM_BYTES
 from openneutron.firmware.emulator import emulate, random_array
@@ -15,7 +16,6 @@ from openneutron.firmware.pools import WholePools
 from openneutron.firmware.whole import WholeFirmware, WholeProgram, with_pools
 from openneutron.package.pte import MethodInfo, TensorSpec, numpy_dtype, tensor_bytes
 
-TOLERANCE = 1e-6  # of the largest value of a float output: C libraries differ in the last bit
 _LINE = re.compile(r"^(method|step|kernel|pools|stack) (.*)$", re.MULTILINE)
 Arrays = list[np.ndarray]
 Runs = dict[str, list[Arrays]]  # by method: the arrays of every run
@@ -50,21 +50,12 @@ class WholeRun:
         return sum(step.instructions for step in self.steps if step.method == method)
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """How many values equal the host's; the largest difference of floats, relative to their largest value."""
-
-    values: int
-    equal: int
-    worst: float
-
-
 def run_whole(firmware: WholeFirmware, inputs: Runs, timeout: float = 900.0) -> WholeRun:
     """Run an image on inputs for every method."""
     program, folder = firmware.program, firmware.folder
     raw = b"".join(
         len(inputs[name]).to_bytes(4, "little")
-        + b"".join(_raw(a, s) for run in inputs[name] for a, s in zip(run, method.inputs, strict=True))
+        + b"".join(to_memory(a, s) for run in inputs[name] for a, s in zip(run, method.inputs, strict=True))
         for name, method in program.info.methods.items()
     )
     (folder / "inputs.bin").write_bytes(raw)
@@ -122,35 +113,14 @@ def host_runs(program: WholeProgram, inputs: Runs) -> Runs:
 
 def compare_runs(program: WholeProgram, target: Runs, host: Runs) -> Comparison:
     """Compare every output: integers must be equal, floats within a millionth; else it is a diagnostic."""
-    values = equal = 0
-    worst = 0.0
+    found = Comparison()
     for name in program.info.methods:
         for n, (ours, theirs) in enumerate(zip(target[name], host[name], strict=True)):
             for o, (one, two) in enumerate(zip(ours, theirs, strict=True)):
                 where = f"{program.name}: {name}, run {n}, output {o}"
-                found = _compare(np.asarray(one), np.asarray(two), where)
-                values, equal = values + found.values, equal + found.equal
-                worst = max(worst, found.worst)
-    return Comparison(values, equal, worst)
-
-
-def _compare(ours: np.ndarray, theirs: np.ndarray, where: str) -> Comparison:
-    if ours.dtype == np.int64 and theirs.dtype.kind == "f":  # a number: only the host says which kind
-        ours = ours.view(np.float64)
-    ours = ours.reshape(theirs.shape)
-    same = (ours == theirs) | ((ours != ours) & (theirs != theirs))
-    worst = 0.0
-    if theirs.dtype.kind == "f" and theirs.size and not same.all():
-        finite = np.where(np.isfinite(theirs), np.abs(theirs), 0).max()
-        with np.errstate(invalid="ignore"):
-            off = np.where(same, 0.0, np.abs(ours.astype(np.float64) - theirs.astype(np.float64)))
-        worst = float(np.nan_to_num(off, nan=np.inf).max() / (finite or 1.0))
-    if not same.all() and not (theirs.dtype.kind == "f" and worst <= TOLERANCE):
-        wrong = int((~same).sum())
-        fail("ON705", where, f"{wrong} of {same.size} values differ"
-             + (f", by up to {worst:.1e} of the largest" if worst else ""),
-             "Please report it with the program.")  # fmt: skip
-    return Comparison(same.size, int(same.sum()), worst)
+                hint = "Please report it with the program."
+                found += compare_arrays(np.asarray(one), np.asarray(two), where, "ON705", hint)
+    return found
 
 
 def _read_report(report: str, program: WholeProgram, tick: float) -> tuple[tuple[StepCount, ...], WholePools]:
@@ -185,25 +155,11 @@ def _outputs(program: WholeProgram, raw: bytes, counts: Mapping[str, int]) -> Ru
         arrays = []
         for spec in method.outputs:
             size = tensor_bytes(spec)
-            arrays.append(_array(raw[at : at + size], spec))
+            arrays.append(from_memory(raw[at : at + size], spec))
             at += size
         return arrays
 
     return {name: [take(method) for _ in range(counts[name])] for name, method in methods.items()}
-
-
-def _array(raw: bytes, spec: TensorSpec | None) -> np.ndarray:
-    if spec is None:
-        return np.frombuffer(raw, np.int64)
-    order = spec.dim_order
-    inside = np.frombuffer(raw, numpy_dtype(spec)).reshape([spec.shape[d] for d in order])
-    return inside.transpose([order.index(d) for d in range(len(order))])
-
-
-def _raw(array: np.ndarray, spec: TensorSpec | None) -> bytes:
-    if spec is None:
-        return np.asarray(array, np.float64 if np.asarray(array).dtype.kind == "f" else np.int64).tobytes()
-    return np.ascontiguousarray(array.transpose(spec.dim_order)).tobytes()
 
 
 def _random(generator: np.random.Generator, spec: TensorSpec | None) -> np.ndarray:

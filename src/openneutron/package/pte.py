@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from openneutron.diagnostics import fail
+from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.files import read_file
 from openneutron.package.payload import Payload, parse
 from openneutron.package.seal import check_seal
@@ -77,12 +77,19 @@ class Delegate:
         """The payload, taken apart."""
         return parse(self.raw, where)
 
+    def known_payload(self) -> Payload | None:
+        """The payload, taken apart; None if it is another backend's, or in a form that is not known."""
+        try:
+            return self.payload() if self.is_neutron else None
+        except OpenNeutronError:
+            return None
+
     @property
     def temporary_bytes(self) -> int:
         """What it takes from the temporary allocator for activations: nothing if the call brings an arena."""
-        if not self.is_neutron:
+        payload = self.known_payload()
+        if payload is None:
             return 0
-        payload = self.payload()
         planned = payload.is_open and self.arguments > payload.input_args + len(payload.outputs)
         return 0 if planned else payload.words.scratch_bytes
 

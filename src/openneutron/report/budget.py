@@ -45,6 +45,11 @@ def _time(report: Loaded) -> float | None:
     return None if value is None else value / 1000
 
 
+def _measured(report: Loaded) -> float | None:
+    value = report.summary.get("time_us_measured")
+    return None if value is None else value / 1000
+
+
 def _loss(report: Loaded) -> float | None:
     found = report.accuracy
     return found["float"] - found["simulator"] if {"float", "simulator"} <= found.keys() else None
@@ -58,6 +63,7 @@ def _estimated(key: str) -> Callable[[Loaded], float | None]:
 LIMITS = (
     Limit("max_cycles", "cycles (estimated)", "cycles", _estimated("cycles_estimated")),
     Limit("max_time_ms", "time (estimated)", "ms", lambda r: _time(r) or None),
+    Limit("max_measured_ms", "time (measured)", "ms", lambda r: _measured(r)),
     Limit("max_sram", "SRAM", "bytes", lambda r: sram_needed(r.summary)),
     Limit("max_reserve", "activations, inputs and outputs", "bytes", lambda r: reserve(r.summary)),
     Limit("max_scratch", "scratch", "bytes", lambda r: r.summary["scratch_bytes"]),

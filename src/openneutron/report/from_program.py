@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from openneutron.board.describe import unknown_parts
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.cost import costs_of
 from openneutron.compiler.result import CallInfo
@@ -67,13 +68,13 @@ def report_from_program(path: Path | str, *, note: str = "") -> dict[str, Any]:
         sha256=hashlib.sha256(raw).hexdigest(),
         errors=[],
         what_if=[],
-        missing=[*([note] if note else []), *MISSING],
+        missing=[*([note] if note else []), *unknown_parts(info), *MISSING],
     )
 
 
 def _payloads(info: ProgramInfo, method: str) -> list[Payload | None]:
     """The payloads of a method's delegates; None for those of other backends."""
-    return [d.payload() if d.is_neutron else None for d in info.methods[method].delegates]
+    return [d.known_payload() for d in info.methods[method].delegates]
 
 
 def _target(payloads: dict[str, list[Payload | None]]) -> Target:
@@ -257,7 +258,7 @@ def _summary(
     data = {
         "program": str(path),
         "target": target.name,
-        "converter": "open" if all(p.is_open for p in payloads) else "eiq",
+        "converter": "open" if all(p.is_open for p in payloads) else "eiq",  # NXP's, by any flow
         "partitions": len(walk.memory),
         "npu_nodes": sum(n.where == "npu" for n in walk.nodes),
         "cpu_nodes": [

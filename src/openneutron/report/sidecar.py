@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from openneutron.board.measurements import read_measurements
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.files import COUNTS, read_text, write_atomically
 from openneutron.package.pte import read_program
@@ -34,6 +35,9 @@ def report_of_program(program: Path) -> dict[str, Any]:
     raw, _ = read_program(program)
     data = _known(program, raw)
     data["counts"] = _counts(program, raw)
+    data["measured"] = read_measurements(program, raw)
+    times = [row["median"] for row in data["measured"] if row["unit"] == "microseconds"]
+    data["summary"]["time_us_measured"] = times[-1] if times else None
     return data
 
 

@@ -49,7 +49,7 @@ _KEYS = (
     "limits",
     "workers",
 )
-_DATA = ("calibration", "test", "samples", "metric")
+_DATA = ("calibration", "test", "samples", "metric", "boards")
 _WORKERS = ("ship",)
 _RANGE = ("from", "to", "step", "log")
 _AIMS = {"max": "maximize", "min": "minimize"}
@@ -176,7 +176,7 @@ class Space:
 
 
 # Figures of an evaluation; the others are those of the compile's summary, and these from it.
-EVALUATED = frozenset({"accuracy", "accuracy_float", "drop", "agreement", "sqnr_db", "metric"})
+EVALUATED = frozenset({"accuracy", "accuracy_float", "drop", "agreement", "sqnr_db", "metric", "measured"})
 LABELLED = frozenset({"accuracy", "accuracy_float", "drop"})  # those of them that need labels
 COMPUTED = frozenset({"sram_bytes", "flash_bytes", "time_ms", "cycles", "cpu_nodes"})
 _SUMMARY = frozenset(
@@ -228,13 +228,18 @@ def make_space(table: Mapping[str, Any], where: str = "space", folder: Path | No
     asked = {*objectives, *(bound.figure for bound in limits)}
     if "metric" in asked and "metric" not in data:
         fail(CODE, f"{where}: objectives", "there is no metric", 'Write [data] metric = "file.py:function".')
+    boards = data.get("boards", [])
+    if not isinstance(boards, list) or not all(isinstance(name, str) and name for name in boards):
+        fail(CODE, f"{where}: data.boards", "must be a list of ports", 'Write boards = ["/dev/ttyACM0"].')
+    if "measured" in asked and not boards:
+        fail(CODE, f"{where}: objectives", "there is no board", 'Write [data] boards = ["/dev/ttyACM0"].')
     return Space(
         model=_located(model, folder),
         dimensions=dimensions,
         fixed=fixed,
         objectives=objectives,
         limits=limits,
-        data={k: _located(v, folder) if k != "samples" else v for k, v in data.items()},
+        data={k: _located(v, folder) if k not in ("samples", "boards") else v for k, v in data.items()},
         trials=_count(table, "trials", 30, where),
         seed=_count(table, "seed", 0, where, least=0),
         batch=_count(table, "batch", 8, where, most=_MOST_BATCH),

@@ -94,7 +94,33 @@ function drawOperators() {
       isChosen: (node) => selection.nodes.has(node.id),
     }),
   );
+  if (DATA.measured?.length) home.append(folded('Measured on a board', measuredTimes, 'measured'));
   if (DATA.counts) home.append(folded(`Counted on an emulated ${DATA.counts.core}`, countedSteps, 'counts'));
+}
+
+// What `openneutron run --board` measured, oldest first.
+function measuredTimes() {
+  const number = (title, name) => ({
+    title,
+    number: true,
+    value: (run) => run[name],
+    cell: (run) => integer(run[name]),
+  });
+  const columns = [
+    { title: 'when', value: (run) => run.when, minor: true },
+    { title: 'firmware', value: (run) => run.firmware },
+    number('median', 'median'),
+    number('least', 'minimum'),
+    number('most', 'maximum'),
+    { title: 'unit', value: (run) => run.unit },
+    number('inferences', 'inferences'),
+  ];
+  const note = `The estimate for the chip is ${DATA.summary.time_us_estimated} microseconds. An emulator counts instructions.`;
+  const rows = DATA.measured;
+  return [
+    el('p', { class: 'lede', text: note }),
+    dataTable({ name: 'measurements', columns, rows, key: (run) => `${run.when} ${run.firmware}` }),
+  ];
 }
 
 // What `openneutron firmware --run` counted, beside the estimates.

@@ -1,0 +1,1 @@
+"""Boards: NXP's serial protocol and its client, checks before an upload, measured times."""

@@ -1,0 +1,139 @@
+"""Measured times: kept beside a program, in its report, in a budget, beside the accuracy."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from openneutron.cli import main
+from tests.board.fake import Board
+from tests.board.programs import layer_program, model_of
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/board.md"
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "layer.pte"
+    path.write_bytes(layer_program())
+    return path
+
+
+def budget(tmp_path, most):
+    path = tmp_path / "budget.toml"
+    path.write_text(f'[[model]]\nmodel = "layer.pte"\nmax_measured_ms = {most}\n')
+    return str(path)
+
+
+def test_a_budget_of_measured_time(program, tmp_path, capsys):
+    assert main(["check", budget(tmp_path, 1.0)]) == 1  # nothing was measured: not known is no pass
+    assert "not known" in capsys.readouterr().out
+    with Board(model_of(layer_program())) as board:
+        assert main(["check", budget(tmp_path, 0.848), "--board", board.name]) == 0
+        assert main(["check", budget(tmp_path, 0.847), "--board", board.name]) == 1
+    assert main(["check", budget(tmp_path, 0.9)]) == 0  # what was measured is kept beside it
+
+
+def test_a_report_has_every_measurement(program, tmp_path, capsys):
+    with Board(model_of(layer_program())) as board:
+        for _ in range(2):
+            assert main(["run", str(program), "--board", board.name]) == 0
+    assert main(["report", str(program), "-o", str(tmp_path / "r.json")]) == 0
+    data = json.loads((tmp_path / "r.json").read_text())
+    assert [row["median"] for row in data["measured"]] == [848, 848]
+    assert data["summary"]["time_us_measured"] == 848
+    assert main(["report", str(program), "-o", str(tmp_path / "r.html")]) == 0
+    assert "executorch_modelrunner" in (tmp_path / "r.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"schema": 1}', '{"schema": 1, "program": "x", "runs": []}', "[" * 10000]
+)
+def test_a_damaged_file_is_none(program, tmp_path, text):
+    program.with_name("layer.measured.json").write_text(text)
+    assert main(["report", str(program), "-o", str(tmp_path / "r.json")]) == 0
+    assert json.loads((tmp_path / "r.json").read_text())["measured"] == []
+
+
+def test_measurements_of_another_program_are_not_shown(program, tmp_path):
+    with Board(model_of(layer_program())) as board:
+        assert main(["run", str(program), "--board", board.name]) == 0
+    program.write_bytes(layer_program() + b"\0" * 16)
+    assert main(["report", str(program), "-o", str(tmp_path / "r.json")]) == 0
+    assert json.loads((tmp_path / "r.json").read_text())["measured"] == []
+
+
+@pytest.mark.firmware
+@pytest.mark.slow
+def test_accuracy_on_the_board(tmp_path, capsys):
+    from tests.firmware.whole import find_test_sources
+
+    find_test_sources()
+    words = ["eval", "cifarnet", "-o", str(tmp_path / "c.pte"), "--samples", "4", "--board", "qemu", "--json"]
+    assert main(words) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["board"] == data["simulator"] and data["board_time"]["unit"] == "instructions"
+
+
+@pytest.mark.firmware
+@pytest.mark.slow
+def test_the_pages_way_with_qemu(tmp_path):
+    from tests.firmware.whole import find_test_sources
+
+    find_test_sources()
+    section = PAGE.read_text().split("## With OpenNeutron's firmware under QEMU")[1].split("\n## ")[0]
+    more = PAGE.read_text().split("## With MCUXpresso")[1]
+    lines = re.findall(r"^\$ (openneutron (?:compile|run|firmware).*)", section + more, re.M)
+    assert len(lines) == 5
+    for line in lines:
+        words = [sys.executable, "-m", *shlex.split(line)]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=500)
+        assert done.returncode == 0, f"{line}\n{done.stderr[-2000:]}"
+    assert (tmp_path / "serve/serve-cortex-m33.elf").exists()
+    assert (tmp_path / "cifarnet_mcux/example.yml").exists()
+    assert (tmp_path / "cifarnet_zephyr/app/prj.conf").exists()
+
+
+def test_a_sweep_with_measured_time(tmp_path, capsys):
+    """A figure that needs a board; what a board refuses is the reason of its trial."""
+    (tmp_path / "net.py").write_text(
+        "import torch\n\n\ndef make(width):\n    torch.manual_seed(0)\n"
+        "    return torch.nn.Linear(6, width).eval(), (torch.randn(1, 6),)\n"
+    )
+    (tmp_path / "s.toml").write_text(
+        'model = "net.py:make"\n[parameters]\nwidth = [2, 3]\n'
+        '[data]\nboards = []\n[objectives]\nmeasured = "min"\n'
+    )
+    assert main(["sweep", str(tmp_path / "s.toml")]) == 2
+    assert "there is no board" in capsys.readouterr().err
+    with Board(model_of(layer_program())) as board:
+        text = (tmp_path / "s.toml").read_text().replace("[]", f'["{board.name}"]')
+        (tmp_path / "s.toml").write_text(text)
+        assert main(["sweep", str(tmp_path / "s.toml"), "--jobs", "1", "--no-reports"]) == 1
+    assert "ON725" in capsys.readouterr().err  # the open converter's microcode on the stock firmware
+
+
+@pytest.mark.firmware
+@pytest.mark.slow
+def test_a_sweep_under_qemu(tmp_path, capsys):
+    from tests.firmware.whole import find_test_sources
+
+    find_test_sources()
+    (tmp_path / "net.py").write_text(
+        "import torch\n\n\ndef make(width):\n    torch.manual_seed(0)\n"
+        "    return torch.nn.Linear(6, width).eval(), (torch.randn(1, 6),)\n"
+    )
+    (tmp_path / "s.toml").write_text(
+        'model = "net.py:make"\n[parameters]\nwidth = [2, 400]\n'
+        '[data]\nboards = ["qemu"]\n[objectives]\nmeasured = "min"\n'
+    )
+    assert main(["sweep", str(tmp_path / "s.toml"), "--jobs", "2", "--no-reports", "--json"]) == 0
+    trials = json.loads(capsys.readouterr().out)["trials"]
+    found = {t["point"]["parameters.width"]: t["figures"]["measured"] for t in trials}
+    assert 0 < found[2] < found[400]

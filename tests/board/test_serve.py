@@ -1,0 +1,221 @@
+"""OpenNeutron's firmware on an emulated board: program after program over one line."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from openneutron.board.frames import Command
+from openneutron.board.session import connect
+from openneutron.cli import main
+from openneutron.diagnostics import OpenNeutronError
+from openneutron.firmware.cores import CORES
+from openneutron.firmware.serve import build_server, emulated_line
+from openneutron.firmware.whole import WholeProgram
+from openneutron.package.pte import inspect_program
+from openneutron.pipeline import compile_model
+from openneutron.run.program import load_program
+from tests.board.fake import crc16, frame
+from tests.board.programs import Layer, portable
+from tests.firmware.whole import compiled, samples
+from tests.recipes.networks import NETWORKS
+
+pytestmark = pytest.mark.firmware
+slow = pytest.mark.slow
+WHICH = (("middle", "neutron"), ("argmax_head", "neutron"), ("dscnn", "neutron"))
+
+
+class TwoIn(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = torch.nn.Conv2d(2, 4, 3), torch.nn.Linear(5, 4)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.relu(self.a(x)) + self.b(y)[:, :, None, None], self.b(y)
+
+
+def two_in() -> bytes:
+    inputs = (torch.randn(1, 2, 5, 5), torch.randn(1, 5))
+    return compile_model(TwoIn().eval(), inputs, calibration=[inputs]).pte
+
+
+@pytest.fixture(scope="module")
+def programs(sources) -> dict[str, WholeProgram]:
+    return {name: compiled(name, recipe) for name, recipe in WHICH}
+
+
+@pytest.fixture(scope="module")
+def sources():
+    from tests.firmware.whole import find_test_sources
+
+    return find_test_sources()
+
+
+@pytest.fixture(scope="module")
+def image(programs):
+    operators = {op for p in programs.values() for op in p.operators}
+    more = inspect_program(two_in()).methods["forward"].operators
+    return build_server(CORES["cortex-m33"], sorted(operators | set(more)))
+
+
+@pytest.fixture
+def board(image):
+    with (
+        emulated_line(CORES["cortex-m33"], image) as port,
+        connect(port, "qemu", baud=10**6, timeout=120) as board,
+    ):
+        yield board
+
+
+def run(board, data, inputs, name="program.pte"):
+    """Upload, run; the outputs must be the host's."""
+    info = inspect_program(data)
+    method = next(iter(info.methods.values()))
+    board.load(data, info, method, name, lambda part: None)
+    found = board.run(method, inputs, lambda part: None)
+    host = load_program(data)
+    for arrays, outputs in zip(inputs, found.outputs, strict=True):
+        for one, two in zip(outputs, host.run(arrays, method.name), strict=True):
+            if two.dtype.kind == "f":
+                np.testing.assert_allclose(one, two, rtol=0, atol=1e-6 * np.abs(two).max())
+            else:
+                np.testing.assert_array_equal(one, two)
+    assert all(us > 0 for us in found.microseconds)
+    return found
+
+
+def try_broken(board, data, raw):
+    """Upload and run what is damaged: the code of what came of it, or nothing if it ran."""
+    try:
+        board._client.load_model(data)
+        board._client.load_input(raw)
+        board._client.run(1 << 20)
+    except OpenNeutronError as error:
+        return error.diagnostic.code
+    return ""
+
+
+def damaged(data, generator):
+    """Some bytes of a program changed, more often at its beginning."""
+    broken = bytearray(data)
+    for _ in range(generator.choice([1, 2, 5, 20])):
+        room = min(len(broken), generator.choice([400, 3000, len(broken)]))
+        broken[generator.randrange(room)] = generator.randrange(256)
+    return bytes(broken)
+
+
+@slow
+def test_a_hundred_damaged_programs_do_not_stop_the_next(board, programs):
+    """Some make the processor fault or ExecuTorch give up: the board starts again and says so."""
+    generator, program = random.Random(1), programs["middle"]
+    spec = program.info.methods["forward"].inputs[0]
+    codes = [
+        try_broken(board, damaged(program.data, generator), bytes(4 * int(np.prod(spec.shape))))
+        for _ in range(100)
+    ]
+    assert set(codes) <= {"", "ON724"} and codes.count("ON724") > 50
+    run(board, program.data, samples(NETWORKS["middle"], 2)["forward"])
+
+
+def test_one_image_many_programs_and_broken_ones_between(board, programs):
+    generator = random.Random(0)
+    for name, program in programs.items():
+        broken = bytearray(program.data)
+        for _ in range(40):
+            broken[generator.randrange(len(broken))] ^= 1 << generator.randrange(8)
+        for bad in (b"", b"not a program at all" * 9, program.data[: len(program.data) // 2], bytes(broken)):
+            assert try_broken(board, bad, bytes(4)) == "ON724"  # a refusal, not silence
+        run(board, program.data, samples(NETWORKS[name], 3)["forward"], name)
+
+
+def test_an_operator_it_has_not(board):
+    data = portable(Layer(), torch.ones(1, 6))
+    with pytest.raises(OpenNeutronError, match=r"ON725.*no kernel for aten::addmm.out"):
+        run(board, data, [[np.ones((1, 6), np.float32)]])
+    # A client that does not ask hears it from ExecuTorch.
+    with pytest.raises(OpenNeutronError, match=r"ON724.*code 14") as caught:
+        board._client.load_model(data)
+    assert "issing operator" in str(caught.value)
+
+
+def test_several_inputs_steps_and_state(board):
+    data = two_in()
+    info = inspect_program(data)
+    inputs = [[np.random.default_rng(n).standard_normal(s.shape).astype(np.float32)
+               for s in info.methods["forward"].inputs] for n in range(2)]  # fmt: skip
+    run(board, data, inputs)
+    text = board.steps(info.methods["forward"], inputs[0])
+    assert "step " in text and "kernel " in text
+    board.reset_state()
+    assert board._client.text(Command.METHODS).split() == ["forward"]
+    with pytest.raises(OpenNeutronError, match="an input is not loaded"):
+        board._client.run(1000)
+    with pytest.raises(OpenNeutronError, match="code 05"):
+        board._client.load_input(bytes(3), 1)
+    with pytest.raises(OpenNeutronError, match="there is no such input"):
+        board._client.load_input(bytes(3), 7)
+
+
+def test_a_client_of_others(image, programs):
+    """Only what the protocol's description has, with the bytes of the other side's own making."""
+    program = programs["dscnn"]
+    (inputs,) = samples(NETWORKS["dscnn"], 1)["forward"]
+    spec = program.info.methods["forward"].inputs[0]
+    raw = np.ascontiguousarray(inputs[0].transpose(spec.dim_order)).tobytes()
+    with emulated_line(CORES["cortex-m33"], image) as port:
+
+        def ask(command, payload=b"", damage=0):
+            question = bytearray(frame(command, payload))
+            question[-1] ^= damage
+            port.write(bytes(question), 60)
+            heard = b""
+            while len(heard) < 9 or len(heard) < 9 + int.from_bytes(heard[3:7], "little"):
+                heard += port.read(60)
+            assert heard[:2] == b"\x55\xaa" and crc16(heard[2:-2]) == int.from_bytes(heard[-2:], "little")
+            return heard[2], heard[7:-2]
+
+        assert ask(4) == (0x82, b"")
+        assert ask(3)[1][0] == ask(2, b"x")[1][0] == 8
+        assert ask(0x44) == (0xC0, b"\x02unknown command")
+        assert ask(1, program.data, damage=1)[1][0] == 1
+        assert ask(1, program.data) == (0x81, b"")
+        assert ask(2, raw[:-1])[1][0] == 5
+        port.write(b"noise \x55 \x55\x55 noise", 60)
+        assert ask(2, raw) == (0x81, b"")
+        status, result = ask(3)
+        assert status == 0x83
+        want = load_program(program.data).run(inputs)[0]
+        np.testing.assert_array_equal(np.frombuffer(result[-want.nbytes :], want.dtype), want.ravel())
+        assert ask(3)[1][0] == 8  # an input must be loaded again
+
+
+def test_the_command(programs, tmp_path, capsys):
+    path = tmp_path / "dscnn.pte"
+    path.write_bytes(programs["dscnn"].data)
+    assert main(["run", str(path), "--board", "qemu", "--samples", "2", "--json", "--timeout", "60"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["values"] == data["equal"] > 0 and data["time"]["unit"] == "instructions"
+    assert main(["firmware", "--serve", str(path), "-o", str(tmp_path / "out"), "--json"]) == 0
+    built = json.loads(capsys.readouterr().out)
+    assert (tmp_path / "out/serve-cortex-m33.elf").exists() and built["cpu_operators"]
+
+
+@slow
+def test_on_a_cortex_m55(programs):
+    core = CORES["cortex-m55"]
+    image = build_server(core, sorted({op for p in programs.values() for op in p.operators}))
+    with emulated_line(core, image) as port, connect(port, "qemu", baud=10**6, timeout=240) as board:
+        for name, program in programs.items():
+            run(board, program.data, samples(NETWORKS[name], 2)["forward"], name)
+
+
+@pytest.mark.parametrize(
+    "more", [["--serve", "--bare"], ["--serve", "--port", "5"], ["--port", "5555", "x.pte"], [], ["a", "b"]]
+)
+def test_wrong_use(more):
+    assert main(["firmware", *more]) == 2
