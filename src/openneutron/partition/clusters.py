@@ -242,10 +242,10 @@ class _Finder:
     def island(self, nodes: list[Node]) -> Cluster:
         """The cluster of several operators; raises `_Refused` if they cannot be one."""
         inside = set(nodes)
-        self.with_state = self._has_state(nodes)
+        self.with_state = has_state = self._has_state(nodes)
         parts = tuple(self._part(node, inside) for node in nodes)
         self.with_state = False
-        if not any(part.outputs for part in parts):
+        if not has_state and not any(part.outputs for part in parts):
             raise _Refused(_not_quantized("its result is not quantized to int8"))
         if self.converter != OPEN:
             raise _Refused(

@@ -213,6 +213,7 @@ def _fold_back(model: GraphModule, node: Node, axis: int) -> bool:
             bias = step.shift.expand(layer.channels) if bias is None else bias + step.shift
         renew(model, layer, weight, bias)
     node.replace_all_uses_with(step.source)
+    model.graph.erase_node(node)
     return True
 
 

@@ -86,6 +86,7 @@ def merge_branches(model: GraphModule) -> bool:
         biases = [layer.bias for layer in pair if layer.bias is not None]
         renew(model, pair[0], pair[0].weight + kernel, sum(biases[1:], biases[0]) if biases else None)
         node.replace_all_uses_with(pair[0].node)
+        model.graph.erase_node(node)  # so that the layer has one reader again, for the next branch
         changed = True
     return changed
 
