@@ -1,7 +1,7 @@
 """Scales have no floor: weights and activations of any size are quantized alike.
 
-What the arithmetic needs remains: the product of an input's and a weight's scale is the scale of the bias, and
-both must be ordinary float32 numbers; a bias must fit 32 bits.
+What the arithmetic needs remains: the product of an input's and a weight's scale is the scale of the bias,
+and both must be ordinary float32 numbers; a bias must fit 32 bits.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def test_least_squares_are_of_what_a_function_makes_of_a_tensor():
 
 
 def test_a_long_tail_that_carries_the_answer_is_kept():
-    """Nearly all values of a tensor are small and do not matter; the layer behind reads the few large ones."""
+    """Nearly all values of a tensor are small and do not matter; the layer behind reads the few large."""
 
     class Tail(nn.Module):
         def __init__(self):
