@@ -91,6 +91,22 @@ def test_a_state_does_not_drift(kind):
     assert 10 * math.log10(signal / noise) > 20
 
 
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(SIZE, SIZE)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.layer(x)
+
+
+def test_a_model_that_gives_what_it_takes_has_no_state():
+    """A residual network maps an input to an output of its shape, and nothing is fed back."""
+    program = compile_model(Residual().eval(), (torch.randn(1, SIZE),), calibration=[(torch.randn(1, SIZE),)])
+    (partition,) = program.partitions
+    assert {t.dtype for t in (*partition.lowered.graph.inputs, *partition.lowered.graph.outputs)} == {"int8"}
+
+
 @pytest.mark.parametrize("kind", [Lstm, Gru, Average])
 @pytest.mark.parametrize("mode", ["performance", "size"])
 def test_the_npu_takes_it_in_float(kind, mode):

@@ -52,14 +52,17 @@ def state_updates(model: GraphModule, find: Find) -> tuple[set[Node], set[Node]]
     """What makes a new state of an old one, element by element, and what only moves either.
 
     A state adds up what is rounded, step after step, and what a gate leaves of it is close to all: 8 bits
-    hold neither. Inputs and outputs of one shape are states; the operators between them are computed in
-    float, and so are their other operands where nobody else reads them.
+    hold neither. In a model that has other inputs and outputs beside them, an input and an output of one
+    shape are states; the operators between them are computed in float, and so are their other operands where
+    nobody else reads them.
     """
     (end,) = (n for n in model.graph.nodes if n.op == "output")
     outputs = [n for n in pytree.tree_leaves(end.args) if isinstance(n, Node) and tensor_of(n) is not None]
     inputs = [n for n in model.graph.nodes if n.op == "placeholder" and tensor_of(n) is not None]
     updates: set[Node] = set()
     moves: set[Node] = set()
+    if len(inputs) < 2 or len(outputs) < 2:
+        return updates, moves
     for a in inputs:
         for b in outputs:
             if not is_float(a) or not same_shape(a.meta["val"], b.meta["val"]):
