@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import linecache
@@ -59,7 +58,7 @@ def execute_trial(job: Job) -> Outcome:
 
 def trial_command(job: Job, kept: Sequence[str] = ()) -> str:
     """The command that does the same by hand; `kept` are the layers that the trial chose to keep in float."""
-    scored = bool(EVALUATED & {*job.asked} - {"measured"}) and "metric" not in job.data
+    scored = _judges_outputs(job) and "metric" not in job.data
     words = ["openneutron", "eval" if job.evaluate and scored else "compile", _call(job)]
     options = {k: v for k, v in job.options.items() if k != "keep_float_worst"}
     if kept:
@@ -175,10 +174,15 @@ def _measure(job: Job, figures: dict[str, float], kept: list[str]) -> str:
     if job.evaluate:
         if "measured" in job.asked:
             figures["measured"] = _measured(job, args, result)
-        if EVALUATED & {*job.asked} - {"measured"}:
+        if _judges_outputs(job):
             figures.update(_evaluated(job, args, source, result))
         return _over(job, figures, compiled=False)
     return ""
+
+
+def _judges_outputs(job: Job) -> bool:
+    """Whether a trial asks for more than the time on a board."""
+    return bool(EVALUATED & {*job.asked} - {"measured"}) or "measured" not in job.asked
 
 
 def _measured(job: Job, args: Any, result: Result) -> float:
@@ -201,13 +205,16 @@ def _free_board(names: Sequence[str]) -> Iterator[str]:
     while True:
         for name in names:
             digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-            with (Path(tempfile.gettempdir()) / f"openneutron-board-{digest}.lock").open("w") as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError:
-                    continue
+            path = Path(tempfile.gettempdir()) / f"openneutron-board-{digest}.lock"
+            try:
+                lock = lock_file(path, wait=False)
+            except BlockingIOError:
+                continue
+            try:
                 yield name
-                return
+            finally:
+                os.close(lock)
+            return
         time.sleep(0.2)
 
 
