@@ -14,7 +14,8 @@ from openneutron.board.session import connect
 from openneutron.cli import main
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.firmware.cores import CORES
-from openneutron.firmware.serve import build_server, emulated_line
+from openneutron.firmware.operators import PRIM, find_kernels, wheel_operators
+from openneutron.firmware.serve import build_server, default_operators, emulated_line
 from openneutron.firmware.whole import WholeProgram
 from openneutron.package.pte import inspect_program
 from openneutron.pipeline import compile_model
@@ -203,6 +204,26 @@ def test_the_command(programs, tmp_path, capsys):
     assert main(["firmware", "--serve", str(path), "-o", str(tmp_path / "out"), "--json"]) == 0
     built = json.loads(capsys.readouterr().out)
     assert (tmp_path / "out/serve-cortex-m33.elf").exists() and built["cpu_operators"]
+
+
+def test_every_operator_has_its_files(sources):
+    """What several kernels share is found too; kernels that need an operating system are left out."""
+    kernels = find_kernels(sorted(wheel_operators()), sources)
+    files = {file.name for _, file in kernels.files}
+    assert {"embeddingxb.cpp", "op_embedding2b.cpp", "op_embedding4b.cpp"} <= files
+    assert not any("random_device" in file.read_text() for _, file in kernels.files)
+    assert {op for op in default_operators() if not op.startswith(PRIM)} <= set(kernels.operators)
+    with pytest.raises(OpenNeutronError, match=r"ON709.*aten::rand.out"):
+        build_server(operators=["aten::rand.out"])
+
+
+@slow
+def test_the_image_with_every_operator(programs):
+    """It links, and a program runs on it."""
+    core = CORES["cortex-m33"]
+    image = build_server(core, sorted(wheel_operators()))
+    with emulated_line(core, image) as port, connect(port, "qemu", baud=10**6, timeout=240) as board:
+        run(board, programs["dscnn"].data, samples(NETWORKS["dscnn"], 1)["forward"])
 
 
 @slow
