@@ -175,12 +175,12 @@ def test_a_sweep_with_measured_time(tmp_path, capsys):
         'model = "net.py:make"\n[parameters]\nwidth = [2, 3]\n'
         '[data]\nboards = []\n[objectives]\nmeasured = "min"\n'
     )
-    assert main(["sweep", str(tmp_path / "s.toml")]) == 2
+    assert main(["sweep", str(tmp_path / "s.toml"), "--trust"]) == 2
     assert "there is no board" in capsys.readouterr().err
     with Board(model_of(layer_program())) as board:
         text = (tmp_path / "s.toml").read_text().replace("[]", f'["{board.name}"]')
         (tmp_path / "s.toml").write_text(text)
-        assert main(["sweep", str(tmp_path / "s.toml"), "--jobs", "1", "--no-reports"]) == 1
+        assert main(["sweep", str(tmp_path / "s.toml"), "--jobs", "1", "--no-reports", "--trust"]) == 1
     assert "ON725" in capsys.readouterr().err  # the open converter's microcode on the stock firmware
 
 
@@ -195,10 +195,10 @@ def test_a_sweep_under_qemu(tmp_path, capsys):
         "    return torch.nn.Linear(6, width).eval(), (torch.randn(1, 6),)\n"
     )
     (tmp_path / "s.toml").write_text(
-        'model = "net.py:make"\n[parameters]\nwidth = [2, 400]\n'
-        '[data]\nboards = ["qemu"]\n[objectives]\nmeasured = "min"\n'
+        'model = "net.py:make"\n[parameters]\nwidth = [2, 400]\n[objectives]\nmeasured = "min"\n'
     )
-    assert main(["sweep", str(tmp_path / "s.toml"), "--jobs", "2", "--no-reports", "--json"]) == 0
+    words = ["sweep", str(tmp_path / "s.toml"), "--trust", "--board", "qemu", "--jobs", "2", "--no-reports"]
+    assert main([*words, "--json"]) == 0
     trials = json.loads(capsys.readouterr().out)["trials"]
     found = {t["point"]["parameters.width"]: t["figures"]["measured"] for t in trials}
     assert 0 < found[2] < found[400]
