@@ -9,9 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from openneutron.cli import main
+from openneutron.commands.source import load_source
 from tests.board.fake import Board
 from tests.board.programs import layer_program, model_of
 
@@ -100,6 +103,68 @@ def test_the_pages_way_with_qemu(tmp_path):
     assert (tmp_path / "cifarnet_zephyr/app/prj.conf").exists()
 
 
+NET = """import torch
+
+
+def make():
+    torch.manual_seed(0)
+    samples = [(torch.randn(1, 6),) for _ in range(8)]
+    return torch.nn.Linear(6, 3).eval(), samples[0], iter(samples)
+"""
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_compare_puts_the_board_beside_host_and_float(tmp_path, capsys, wrong):
+    (tmp_path / "net.py").write_text(NET)
+    model = [f"{tmp_path / 'net.py'}:make", "--operators_not_to_delegate", "aten::linear"]
+    path = tmp_path / "net.pte"
+    assert main(["compile", *model, "-o", str(path)]) == 0
+    told, asked = model_of(path.read_bytes()), []
+    right = told.compute
+
+    def compute(given):
+        asked.append(np.frombuffer(given, np.float32))
+        (output,) = right(given)
+        third = wrong and len(asked) == 3
+        return [np.float32([1, 2, 3]).tobytes() if third else output]
+
+    told.compute = compute
+    capsys.readouterr()
+    with Board(told) as board:
+        code = main(["compare", *model, "--board", board.name, "--json", "--samples", "4"])
+    said = capsys.readouterr()
+    data = json.loads(said.out)
+    found = data["board"]
+    assert data["layers"] and len(asked) == 4
+    assert found["time"]["median"] == 848 and found["time"]["unit"] == "microseconds"
+    assert [row["time"] for row in found["samples"]] == [848] * 4
+    assert [row["equal"] for row in found["samples"]] == [3, 3, 0 if wrong else 3, 3]
+    module = load_source(model[0]).module
+    for number, (row, given) in enumerate(zip(found["samples"], asked, strict=True)):
+        exact = module(torch.from_numpy(given.copy())).detach().numpy()
+        bad = wrong and number == 2
+        output = np.float32([1, 2, 3]) if bad else np.frombuffer(right(given.tobytes())[0], np.float32)
+        assert row["max_error"] == pytest.approx(np.abs(output - exact).max(), rel=1e-4)
+        assert (row["sqnr_db"] > 25) is not bad
+    assert code == (1 if wrong else 0)
+    assert ("ON726" in said.err and "input 2, output 0: 3 of 3 values differ" in said.err) is wrong
+
+
+def test_compare_prints_a_row_a_sample(tmp_path, capsys):
+    (tmp_path / "net.py").write_text(NET)
+    model = [f"{tmp_path / 'net.py'}:make", "--operators_not_to_delegate", "aten::linear"]
+    path = tmp_path / "net.pte"
+    assert main(["compile", *model, "-o", str(path)]) == 0
+    capsys.readouterr()
+    with Board(model_of(path.read_bytes())) as board:
+        assert main(["compare", *model, "--board", board.name, "--samples", "2", "-o", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert text.count("848  ") == 2 and text.count("3 of 3") == 2
+    assert "median 848 microseconds (measured); estimated for the chip" in text
+    assert json.loads((tmp_path / "net.measured.json").read_text())["runs"][0]["median"] == 848
+    assert main(["compare", *model, "--board", board.name, "-r"]) == 2
+
+
 def test_a_sweep_with_measured_time(tmp_path, capsys):
     """A figure that needs a board; what a board refuses is the reason of its trial."""
     (tmp_path / "net.py").write_text(
@@ -110,12 +175,12 @@ def test_a_sweep_with_measured_time(tmp_path, capsys):
         'model = "net.py:make"\n[parameters]\nwidth = [2, 3]\n'
         '[data]\nboards = []\n[objectives]\nmeasured = "min"\n'
     )
-    assert main(["sweep", str(tmp_path / "s.toml")]) == 2
+    assert main(["sweep", str(tmp_path / "s.toml"), "--trust"]) == 2
     assert "there is no board" in capsys.readouterr().err
     with Board(model_of(layer_program())) as board:
         text = (tmp_path / "s.toml").read_text().replace("[]", f'["{board.name}"]')
         (tmp_path / "s.toml").write_text(text)
-        assert main(["sweep", str(tmp_path / "s.toml"), "--jobs", "1", "--no-reports"]) == 1
+        assert main(["sweep", str(tmp_path / "s.toml"), "--jobs", "1", "--no-reports", "--trust"]) == 1
     assert "ON725" in capsys.readouterr().err  # the open converter's microcode on the stock firmware
 
 
@@ -130,10 +195,10 @@ def test_a_sweep_under_qemu(tmp_path, capsys):
         "    return torch.nn.Linear(6, width).eval(), (torch.randn(1, 6),)\n"
     )
     (tmp_path / "s.toml").write_text(
-        'model = "net.py:make"\n[parameters]\nwidth = [2, 400]\n'
-        '[data]\nboards = ["qemu"]\n[objectives]\nmeasured = "min"\n'
+        'model = "net.py:make"\n[parameters]\nwidth = [2, 400]\n[objectives]\nmeasured = "min"\n'
     )
-    assert main(["sweep", str(tmp_path / "s.toml"), "--jobs", "2", "--no-reports", "--json"]) == 0
+    words = ["sweep", str(tmp_path / "s.toml"), "--trust", "--board", "qemu", "--jobs", "2", "--no-reports"]
+    assert main([*words, "--json"]) == 0
     trials = json.loads(capsys.readouterr().out)["trials"]
     found = {t["point"]["parameters.width"]: t["figures"]["measured"] for t in trials}
     assert 0 < found[2] < found[400]

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -14,8 +18,10 @@ from openneutron.board.session import connect
 from openneutron.cli import main
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.firmware.cores import CORES
-from openneutron.firmware.serve import build_server, emulated_line
+from openneutron.firmware.operators import PRIM, find_kernels, wheel_operators
+from openneutron.firmware.serve import build_server, default_operators, emulated_line
 from openneutron.firmware.whole import WholeProgram
+from openneutron.options import CompileOptions
 from openneutron.package.pte import inspect_program
 from openneutron.pipeline import compile_model
 from openneutron.run.program import load_program
@@ -203,6 +209,66 @@ def test_the_command(programs, tmp_path, capsys):
     assert main(["firmware", "--serve", str(path), "-o", str(tmp_path / "out"), "--json"]) == 0
     built = json.loads(capsys.readouterr().out)
     assert (tmp_path / "out/serve-cortex-m33.elf").exists() and built["cpu_operators"]
+
+
+def test_every_operator_has_its_files(sources):
+    """What several kernels share is found too; kernels that need an operating system are left out."""
+    kernels = find_kernels(sorted(wheel_operators()), sources)
+    files = {file.name for _, file in kernels.files}
+    assert {"embeddingxb.cpp", "op_embedding2b.cpp", "op_embedding4b.cpp"} <= files
+    assert not any("random_device" in file.read_text() for _, file in kernels.files)
+    assert {op for op in default_operators() if not op.startswith(PRIM)} <= set(kernels.operators)
+    with pytest.raises(OpenNeutronError, match=r"ON709.*aten::rand.out"):
+        build_server(operators=["aten::rand.out"])
+
+
+def test_a_layer_that_stays_on_the_cpu(sources):
+    """Its bias has zero points of 64 bits: of narrower ones the kernel reads what lies behind them."""
+    torch.manual_seed(0)
+    inputs = [(torch.randn(1, 6),) for _ in range(8)]
+    options = CompileOptions(operators_not_to_delegate=("aten::linear",))
+    data = compile_model(Layer().eval(), inputs[0], calibration=inputs, options=options).pte
+    operators = inspect_program(data).methods["forward"].operators
+    assert "quantized_decomposed::dequantize_per_channel.out" in operators
+    image = build_server(CORES["cortex-m33"], operators)
+    with (
+        emulated_line(CORES["cortex-m33"], image) as port,
+        connect(port, "qemu", baud=10**6, timeout=120) as board,
+    ):
+        run(board, data, [[x.numpy()] for (x,) in inputs])
+
+
+EMULATOR = """
+import sys
+from openneutron.commands import firmware_serve
+from openneutron.firmware import serve
+program = "import os, time; print(os.getpid(), 'redirected to /dev/x', flush=True); time.sleep(100)"
+serve.emulator_command = lambda *_: [sys.executable, "-c", program]
+firmware_serve._PTY = __import__("re").compile(r"(\\d+) redirected")
+firmware_serve._emulate(None, None, None)
+"""
+
+
+@slow
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_the_emulator_ends_with_the_command(how):
+    # A shell that runs these tests in the background has SIGINT ignored, and so would the process.
+    words = [sys.executable, "-c", f"import signal; signal.signal(2, signal.default_int_handler){EMULATOR}"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    emulator = int(process.stdout.readline().split()[1])
+    process.send_signal(how)
+    assert process.wait(60) != 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(emulator, 0)
+
+
+@slow
+def test_the_image_with_every_operator(programs):
+    """It links, and a program runs on it."""
+    core = CORES["cortex-m33"]
+    image = build_server(core, sorted(wheel_operators()))
+    with emulated_line(core, image) as port, connect(port, "qemu", baud=10**6, timeout=240) as board:
+        run(board, programs["dscnn"].data, samples(NETWORKS["dscnn"], 1)["forward"])
 
 
 @slow

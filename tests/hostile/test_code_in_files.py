@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import socket
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -90,6 +93,65 @@ def test_a_metric_is_code_too(capfd):
     )
     assert main(["sweep", "file.toml"]) == 2
     assert "data.metric" in capfd.readouterr().err and not TRACE.exists()
+
+
+MEASURED = 'model = "cifarnet"\n[options]\nverify = [true, false]\n{}[objectives]\nmeasured = "min"\n'
+
+
+@pytest.mark.parametrize("objective", ['measured = "min"', 'cycles = "min"'])
+@pytest.mark.parametrize("kind", ["device", "socket", "url", "qemu"])
+def test_a_file_opens_no_board(kind, objective, capfd):
+    """Nothing is opened or connected to, whether or not the file asks for what a board measures."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        place = f"socket://127.0.0.1:{server.getsockname()[1]}"
+        port = {"device": "/dev/ttyACM0", "socket": place, "url": f"spy://{place}?file=ran", "qemu": "qemu"}[
+            kind
+        ]
+        text = MEASURED.format(f'[data]\nboards = ["{port}"]\n').replace('measured = "min"', objective)
+        Path("file.toml").write_text(text)
+        assert main(["sweep", "file.toml", "--jobs", "1"]) == 2
+        said = capfd.readouterr().err
+        assert "data.boards" in said and "--trust" in said and "--board" in said
+        with pytest.raises(OpenNeutronError, match=r"ON130.*data.boards"):
+            sweep("file.toml")
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert not TRACE.exists() and not Path("file.sweep").exists()
+
+
+def test_the_users_boards_stand_for_the_files(capfd):
+    """Ports of the command line are opened, those of the file are not; --trust opens the file's."""
+    with socket.create_server(("127.0.0.1", 0)) as theirs, socket.create_server(("127.0.0.1", 0)) as ours:
+        names = [f"socket://127.0.0.1:{s.getsockname()[1]}" for s in (theirs, ours)]
+        Path("file.toml").write_text(MEASURED.format(f'[data]\nboards = ["{names[0]}"]\n'))
+        for words, wanted in ((["--board", names[1]], {1}), (["--trust"], {0})):
+            opened = set()
+            stop = threading.Event()
+
+            def listen(number, server, opened=opened, stop=stop):
+                server.settimeout(0.1)
+                while not stop.is_set():
+                    with contextlib.suppress(TimeoutError):
+                        server.accept()[0].close()
+                        opened.add(number)
+
+            threads = [threading.Thread(target=listen, args=(n, s)) for n, s in enumerate((theirs, ours))]
+            for thread in threads:
+                thread.start()
+            # A line that is closed at once is no board: every trial fails, after it was opened.
+            more = ["--jobs", "1", "--no-reports", "--trials", "1", "-o", f"out{len(words)}"]
+            assert main(["sweep", "file.toml", *words, *more]) == 1
+            stop.set()
+            for thread in threads:
+                thread.join()
+            assert opened == wanted
+            assert "ON72" in capfd.readouterr().err
+    for wrong in ("", " "):
+        assert main(["sweep", "file.toml", "--board", wrong]) == 2
+    Path("file.toml").write_text(MEASURED.format(""))
+    assert main(["sweep", "file.toml"]) == 2
+    assert "there is no board" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["linked.pt2", "linked.onnx"])

@@ -83,7 +83,7 @@ def test_weights_are_symmetric_and_the_bias_is_derived():
     assert (weight.quant_min, weight.quant_max) == (-127, 127)
     scale, zero = bias.calculate_qparams()
     assert scale == source.calculate_qparams()[0] * weight.calculate_qparams()[0]
-    assert (zero.item(), bias.dtype) == (0, torch.int32)
+    assert (zero.item(), zero.dtype, bias.dtype) == (0, torch.int64, torch.int32)
 
 
 @pytest.mark.parametrize(

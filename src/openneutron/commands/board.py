@@ -210,26 +210,42 @@ def compare_with_host(
     path: Path, data: bytes, method: MethodInfo, inputs: list[list[Any]], run: BoardRun
 ) -> tuple[Comparison, str]:
     """Every output beside the host's; what the host cannot run is not compared, and why is said."""
-    import numpy as np
+    from openneutron.board.arrays import Comparison
 
-    from openneutron.board.arrays import Comparison, compare_arrays
+    host = host_outputs(data, method, inputs)
+    if isinstance(host, str):
+        return Comparison(), f"nothing: {host}"
+    return check_outputs(str(path), run.outputs, host), "the host"
+
+
+def host_outputs(data: bytes, method: MethodInfo, inputs: list[list[Any]]) -> list[list[Any]] | str:
+    """What the host computes for these inputs, or why it cannot."""
     from openneutron.run.program import load_program
 
     if _is_stock(method):
-        return Comparison(), "nothing: the host cannot run NXP's microcode"
+        return "the host cannot run NXP's microcode"
     try:
         loaded = load_program(data)
     except OpenNeutronError as error:
         if error.diagnostic.code != "ON513":
             raise
-        return Comparison(), f"nothing: {error.diagnostic.problem}"
+        return error.diagnostic.problem
+    return [list(loaded.run(arrays, method.name)) for arrays in inputs]
+
+
+def check_outputs(where: str, board: list[list[Any]], host: list[list[Any]]) -> Comparison:
+    """Fail at the first output of the board that is not the host's."""
+    import numpy as np
+
+    from openneutron.board.arrays import Comparison, compare_arrays
+
     found = Comparison()
-    for n, (arrays, outputs) in enumerate(zip(inputs, run.outputs, strict=True)):
-        for o, (one, two) in enumerate(zip(outputs, loaded.run(arrays, method.name), strict=True)):
-            where = f"{path}: input {n}, output {o}"
-            found += compare_arrays(np.asarray(one), np.asarray(two), where, "ON726",
+    for n, (ours, theirs) in enumerate(zip(board, host, strict=True)):
+        for o, (one, two) in enumerate(zip(ours, theirs, strict=True)):
+            place = f"{where}: input {n}, output {o}"
+            found += compare_arrays(np.asarray(one), np.asarray(two), place, "ON726",
                                     "Please report it with the program and the firmware.")  # fmt: skip
-    return found, "the host"
+    return found
 
 
 def _result(

@@ -5,6 +5,8 @@ below 30 a layer gets a suggestion. `own` is what it adds when its inputs are ex
 `simulator` is the largest difference between simulator and quantized PyTorch in steps of the layer's scale:
 PyTorch computes in float what the NPU computes in integers, each layer may add a step, and they travel on.
 Suggestions come from figures (`--json` has them all); --try quantizes the model anew to see what they do.
+With --board the program runs on a board as well: layers stay with the host, but every sample's outputs are
+compared with the host's and with the float model's, beside the time that each took.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from openneutron.commands.board import add_board_arguments, check_board_arguments
 from openneutron.commands.compile import add_compile_options, compile_options, load_model
 from openneutron.commands.source import MODEL_HELP, Source
 from openneutron.diagnostics import fail
@@ -51,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="quantize the model anew with up to N of the suggestions and print the error of its outputs",
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    add_board_arguments(parser)
 
 
 def execute(args: argparse.Namespace) -> None:
@@ -58,6 +63,9 @@ def execute(args: argparse.Namespace) -> None:
     from openneutron.commands.progress import Steps
 
     steps = Steps()
+    check_board_arguments(args)
+    if args.board and args.remove_quant_io_ops:
+        fail("ON104", "option -r", "compare feeds the inputs as they are in the data", "Leave it out.")
     source = load_model(args, steps)
     if source.module is None or source.quantized:
         fail(
@@ -86,6 +94,7 @@ def execute(args: argparse.Namespace) -> None:
     found = compare_as_asked(args, source, samples, calibration, steps)
     rows = found.layers
     trials = _trials(args, source, samples, calibration, rows, steps) if args.tries else []
+    board = _on_board(args, source, samples, calibration, steps) if args.board else None
     if args.json:
         outputs = {output.node: output.as_dict() for output in found.outputs}
         layers = [{**row.as_dict(), "output": outputs.get(row.layer)} for row in rows]
@@ -95,11 +104,17 @@ def execute(args: argparse.Namespace) -> None:
             "accuracy": found.refined.as_dict(),
             "trials": trials,
         }
-        print(json.dumps(data if args.tries else layers, indent=2))
-        return
-    _print(rows)
-    _print_outputs(found, len(samples))
-    _print_trials(trials)
+        if board:
+            data["board"] = board.data
+        print(json.dumps(data if args.tries or board else layers, indent=2))
+    else:
+        _print(rows)
+        _print_outputs(found, len(samples))
+        _print_trials(trials)
+        if board:
+            _print_board(board.data)
+    if board:
+        board.check()  # last: the figures say where it went wrong
 
 
 def _with_budget(
@@ -216,6 +231,89 @@ def _trials(
     return [{"trial": name, "output_sqnr_db": None if math.isinf(db) else db} for name, db in found]
 
 
+@dataclass(frozen=True)
+class _OnBoard:
+    """What a board computed for the samples, as data, and the host's outputs beside its own."""
+
+    data: dict[str, Any]
+    outputs: list[list[Any]]
+    host: list[list[Any]]
+
+    def check(self) -> None:
+        """Fail if an output is not the host's."""
+        from openneutron.commands.board import check_outputs
+
+        check_outputs("board", self.outputs, self.host)
+
+
+def _on_board(
+    args: argparse.Namespace, source: Source, samples: list[Any], calibration: list[Any], steps: Steps
+) -> _OnBoard:
+    """Compile the model, run every sample on the board, and put its outputs beside the others'."""
+    from pathlib import Path
+
+    import numpy as np
+    import torch
+
+    from openneutron.board.arrays import Comparison, difference
+    from openneutron.commands.board import host_outputs, measure_file
+    from openneutron.commands.compile import compile_source
+    from openneutron.files import scratch_folder
+
+    given = replace(source, calibration=calibration if source.calibration is not None else None)
+    words = {**vars(args), "keep_float_budget": 0.0}  # what it buys is chosen already
+    inputs = [[np.asarray(value) for value in sample] for sample in samples]
+    with scratch_folder() as folder:
+        words["output"] = args.output or str(Path(folder) / "model.pte")
+        result = compile_source(argparse.Namespace(**words), given, steps)
+        method, _, run = measure_file(args, result.output, inputs, steps)
+        host = host_outputs(result.output.read_bytes(), method, inputs)
+    if isinstance(host, str):
+        fail("ON513", args.model, host)
+    assert source.module is not None
+    module = source.module if isinstance(source.module, torch.nn.Module) else source.module.module()
+    rows: list[dict[str, Any]] = []
+    scale = run.firmware.instructions_per_microsecond or 1
+    for number, (sample, ours, theirs) in enumerate(zip(samples, run.outputs, host, strict=True)):
+        pairs = zip(ours, theirs, strict=True)
+        equal = sum((difference(np.asarray(a), np.asarray(b)) for a, b in pairs), Comparison())
+        with torch.no_grad():
+            exact = module(*sample)
+        rows.append({"sample": number, "time": run.microseconds[number] * scale, "values": equal.values,
+                     "equal": equal.equal, **_beside_float(ours, exact)})  # fmt: skip
+    data = {
+        "port": args.board,
+        "firmware": run.firmware.name,
+        "time": run.statistics(),
+        "time_us_estimated": result.summary["time_us_estimated"],
+        "samples": rows,
+    }
+    return _OnBoard(data, run.outputs, host)
+
+
+def _beside_float(ours: list[Any], exact: Any) -> dict[str, float | None]:
+    """How far the float outputs of one sample are from the float model's; no SQNR if they are equal."""
+    import numpy as np
+    import torch
+    from torch.utils import _pytree as pytree
+
+    from openneutron.quantize.measure import decibel
+
+    leaves = [leaf for leaf in pytree.tree_leaves(exact) if leaf is not None]
+    signal = noise = worst = 0.0
+    for one, two in zip(ours, leaves, strict=True):
+        if isinstance(two, torch.Tensor) and two.is_floating_point():
+            wanted = two.double().numpy()
+            error = np.asarray(one, np.float64).reshape(wanted.shape) - wanted
+            signal, noise = signal + float((wanted**2).sum()), noise + float((error**2).sum())
+            worst = float(np.maximum(worst, np.abs(error).max(initial=0.0)))  # not a number stays that
+    found = decibel(signal, noise)
+    return {
+        "sqnr_db": found if math.isfinite(found) else None,
+        "max_error": worst if math.isfinite(worst) else None,
+    }
+
+
 def _print(rows: list[LayerError]) -> None:
     from rich.table import Table
 
@@ -276,3 +374,27 @@ def _print_trials(trials: list[dict[str, Any]]) -> None:
     for trial in trials:
         value = trial["output_sqnr_db"]
         print(f"  {'exact' if value is None else f'{value:.1f} dB'}  {trial['trial']}")
+
+
+def _print_board(data: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from openneutron.report.terminal import make_console
+
+    time = data["time"]
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("sample", time["unit"], "equal to the host", "SQNR dB to float", "max error"):
+        table.add_column(name, justify="right")
+    for row in data["samples"]:
+        worst = "-" if row["max_error"] is None else f"{row['max_error']:.4g}"
+        value = (
+            "exact" if row["max_error"] == 0 else "-" if row["sqnr_db"] is None else f"{row['sqnr_db']:.1f}"
+        )
+        equal = f"{row['equal']:,} of {row['values']:,}"
+        table.add_row(str(row["sample"]), f"{row['time']:,}", equal, value, worst)
+    console = make_console()
+    console.print(f"\non the board ({data['firmware']}):", soft_wrap=True)
+    console.print(table)
+    what = "counted, not a time" if time["unit"] == "instructions" else "measured"
+    console.print(f"median {time['median']:,.0f} {time['unit']} ({what}); estimated for the chip: "
+                  f"{data['time_us_estimated']:,.1f} us", soft_wrap=True)  # fmt: skip

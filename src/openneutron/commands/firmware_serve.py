@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,6 +60,7 @@ def _operators(files: list[str]) -> tuple[str, ...]:
 def _emulate(core: Core, image: Path, port: int | None) -> int:
     from openneutron.firmware.serve import emulator_command
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the emulator ends with us
     serial = "pty" if port is None else f"tcp:127.0.0.1:{port},server=on,wait=off"
     process = subprocess.Popen(
         emulator_command(core, image, serial),

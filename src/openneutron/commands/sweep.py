@@ -14,7 +14,7 @@ SPACE.toml says what varies, what is wanted and what must be kept:
   sram_bytes = "<= 512K"
 
 docs/sweep.md describes it in full. A search that was interrupted goes on where it stopped. A space may name
-code to run (FILE.py:FUNCTION) only with --trust.
+code to run (FILE.py:FUNCTION) and boards to open only with --trust.
 """
 
 from __future__ import annotations
@@ -56,7 +56,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a report page for every trial (default)",
     )
     parser.add_argument(
-        "--trust", action="store_true", help="run the Python code and libraries that SPACE.toml names"
+        "--board",
+        action="append",
+        default=[],
+        metavar="PORT",
+        help="a board for the figure `measured`, as of `run --board`; again for more (not the space's own)",
+    )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="run the Python code and libraries, and open the boards, that SPACE.toml names",
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
@@ -80,9 +89,7 @@ def execute(args: argparse.Namespace) -> None:
     from openneutron.search.space import read_space
 
     path = Path(args.space)
-    space = read_space(path)
-    if not args.trust:
-        _refuse_code(space)
+    space = _allowed(read_space(path), args.trust, args.board)
     if args.trials is not None:
         if args.trials < 1:
             fail("ON104", "option --trials", f"must be positive (got {args.trials})")
@@ -111,22 +118,36 @@ def sweep(
     dask: str | None = None,
     reports: bool = True,
     trust: bool = False,
+    boards: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Search over a space: a TOML file, or a table like one. Returns what `sweep --json` prints.
 
-    Code that a file names (`FILE.py:FUNCTION`) is run only with `trust`; a table is the caller's own.
+    Code that a file names (`FILE.py:FUNCTION`) is run, and boards that it names are opened, only with
+    `trust`; a table is the caller's own. `boards` stand for the space's own.
     """
     from openneutron.search.space import make_space, read_space
 
     if isinstance(space, Mapping):
         if folder is None:
             fail("ON104", "folder", "a space that is no file has no place beside it", "Name a folder.")
-        return _searched(make_space(space), Path(folder), jobs=jobs, dask=dask, reports=reports)
+        found = _allowed(make_space(space), True, boards)
+        return _searched(found, Path(folder), jobs=jobs, dask=dask, reports=reports)
     place = Path(folder) if folder is not None else Path(space).with_suffix(".sweep")
-    found = read_space(Path(space))
-    if not trust:
-        _refuse_code(found)
+    found = _allowed(read_space(Path(space)), trust, boards)
     return _searched(found, place, jobs=jobs, dask=dask, reports=reports)
+
+
+def _allowed(space: Space, trust: bool, boards: Sequence[str]) -> Space:
+    """The space, with the caller's boards, if any, for its own; refused if it asks for too much."""
+    from dataclasses import replace
+
+    if isinstance(boards, str) or not all(isinstance(name, str) and name.strip() for name in boards):
+        fail("ON104", "option --board", "is no port", "Give a port, for example /dev/ttyACM0, or qemu.")
+    if boards:
+        space = replace(space, data={k: v for k, v in space.data.items() if k != "boards"})
+    if not trust:
+        _refuse_code(space)
+    return replace(space, data={**space.data, "boards": list(boards)}) if boards else space
 
 
 def _refuse_code(space: Space) -> None:
@@ -137,6 +158,14 @@ def _refuse_code(space: Space) -> None:
 
     for name, value in (("model", space.model), *((f"data.{k}", v) for k, v in space.data.items())):
         refuse_code(value, f"space: {name}", CODE)
+    if boards := space.data.get("boards"):
+        problem = f"{', '.join(boards)}: a file may not open devices or connections"
+        fail(
+            CODE,
+            "space: data.boards",
+            problem,
+            "Name the ports with --board, or look at them and give --trust.",
+        )
     for name in (*space.dimensions, *space.fixed):
         part, _, option = name.partition(".")
         if part == "options":
@@ -186,6 +215,10 @@ def _check_functions(space: Space) -> None:
             fail(CODE, f"space: {name}", problem, nearest(argument, known) if known else "It has none.")
     if metric := space.data.get("metric"):
         arguments_of(metric)
+    if "measured" in space.asked and not space.data.get("boards"):
+        fail(
+            CODE, "space: objectives", "there is no board", "Name one: --board /dev/ttyACM0, or --board qemu."
+        )
     asked = [figure for figure in space.asked if figure in LABELLED]
     is_file = ".py:" in space.model or space.model.endswith((".pt2", ".onnx", ".tflite"))
     if asked and "test" not in space.data and is_file:  # a model of the zoo may have data of its own

@@ -45,9 +45,7 @@ _PRIMS = ("executorch_prim::et_view.default", "executorch_prim::et_copy_index.te
 
 def default_operators() -> tuple[str, ...]:
     """What a board usually has: the stock firmware's, and all for Cortex-M and quantized tensors."""
-    # Not the embeddings of two and four bits: their kernels share a file that nothing names.
-    more = {op for op in wheel_operators() if op.startswith("cortex_m::") or "::quantize_per" in op
-            or "::dequantize_per" in op}  # fmt: skip
+    more = {op for op in wheel_operators() if op.startswith(("cortex_m::", "quantized_decomposed::"))}
     return tuple(sorted({*MODELRUNNER_OPERATORS, *more, *_PRIMS}))
 
 

@@ -203,4 +203,5 @@ def bias_parameters(observers: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """Scale and zero point of a bias from the observers of what is multiplied."""
     source, weight = (observer.calculate_qparams()[0] for observer in observers)
     scale = source * weight
-    return scale, torch.zeros_like(scale, dtype=torch.int32)
+    # Of 64 bits, as PyTorch's observers have them: ExecuTorch's kernel reads no other.
+    return scale, torch.zeros_like(scale, dtype=torch.int64)

@@ -231,8 +231,6 @@ def make_space(table: Mapping[str, Any], where: str = "space", folder: Path | No
     boards = data.get("boards", [])
     if not isinstance(boards, list) or not all(isinstance(name, str) and name for name in boards):
         fail(CODE, f"{where}: data.boards", "must be a list of ports", 'Write boards = ["/dev/ttyACM0"].')
-    if "measured" in asked and not boards:
-        fail(CODE, f"{where}: objectives", "there is no board", 'Write [data] boards = ["/dev/ttyACM0"].')
     return Space(
         model=_located(model, folder),
         dimensions=dimensions,
