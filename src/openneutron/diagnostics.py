@@ -7,9 +7,13 @@ node stays on the CPU. Both have a code that `openneutron explain CODE` describe
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NoReturn
+
+# Remarks are logged above warnings: the command line mutes those, which libraries make about themselves.
+REMARK = logging.WARNING + 5
 
 
 def printable(text: str) -> str:

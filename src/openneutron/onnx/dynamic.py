@@ -12,6 +12,8 @@ from typing import Any
 import onnx
 import torch
 
+from openneutron.diagnostics import REMARK
+
 logger = logging.getLogger(__name__)
 
 _PRODUCTS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
@@ -23,8 +25,8 @@ def open_dynamic(model: Any, weights: dict[str, torch.Tensor], where: str) -> No
     opening = _Opening(model.graph, weights)
     count = opening.open()
     if count:
-        logger.warning("%s: %d layers that are quantized at run time are read as float; they are quantized "
-                       "before it, with the rest of the model", where, count)  # fmt: skip
+        text = "%s: %d layers that are quantized at run time are read as float; they are quantized before it"
+        logger.log(REMARK, f"{text}, with the rest of the model", where, count)
 
 
 class _Opening:

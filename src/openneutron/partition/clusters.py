@@ -269,24 +269,23 @@ class _Finder:
         return Cluster(parts)
 
     def _has_state(self, nodes: list[Node]) -> bool:
-        """Whether operators make a new state of an old one: both are float, and pass by all that rounds."""
-        read = {
-            s for n in nodes for s in n.all_input_nodes if s not in nodes and self._is_float_activation(s)
-        }
-        left = {
-            n for n in nodes if n.users and any(self._reads_in_float(u) for u in n.users if u not in nodes)
-        }
-        shapes = {tuple(tensor.shape) for n in read if (tensor := tensor_of(n)) is not None}
-        return bool(left) and any((t := tensor_of(n)) is not None and tuple(t.shape) in shapes for n in left)
+        """Whether operators make a new state of an old one: both are float, and pass by all that rounds.
+
+        The old one is an input of the program and the new one an output, moved at most; something in int8
+        is worked into it.
+        """
+        read = [s for n in nodes for s in n.all_input_nodes if s not in nodes]
+        if not any(op_name(s) == DEQUANTIZE_TENSOR for s in read):
+            return False
+        old = [s for s in read if self._is_float_activation(s) and _is_input(s)]
+        new = [n for n in nodes if any(_is_output(u) for u in n.users if u not in nodes)]
+        return bool(old and new)
 
     def _is_float_activation(self, node: Node) -> bool:
         tensor = tensor_of(node)
         if tensor is None or tensor.dtype != torch.float32 or self.constants.find(node) is not None:
             return False
         return op_name(node) not in DEQUANTIZE
-
-    def _reads_in_float(self, node: Node) -> bool:
-        return op_name(node) != QUANTIZE_TENSOR
 
     def cluster(self, node: Node) -> Cluster:
         """The cluster around an operator; raises `_Refused` with the reason if there is none."""
@@ -413,6 +412,23 @@ class _Finder:
         _check_int8(node, f"its input '{key}'")
         inputs.append(node)
         return _value(bind_args(node)["input"], quant)
+
+
+def _is_input(node: Node) -> bool:
+    """Whether a value is an input of the program, or a part of one."""
+    while _moves(node):
+        node = node.all_input_nodes[0]
+    return node.op == "placeholder"
+
+
+def _is_output(node: Node) -> bool:
+    """Whether what a node reads becomes an output, or a part of one, and nothing else."""
+    return node.op == "output" or (_moves(node) and all(map(_is_output, node.users)))
+
+
+def _moves(node: Node) -> bool:
+    spec = find(op_name(node)) if is_compute(node) else None
+    return spec is not None and spec.moves_values
 
 
 def _is_plain_copy(node: Node) -> bool:

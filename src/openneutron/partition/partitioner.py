@@ -15,7 +15,7 @@ from executorch.exir.tracer import _default_decomposition_table
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from openneutron.diagnostics import Reject, fail, nearest
+from openneutron.diagnostics import REMARK, Reject, fail, nearest
 from openneutron.fx import bind_args, op_name, overload, sources, tensor_of
 from openneutron.ops import TABLE
 from openneutron.ops.common import per_axis
@@ -263,7 +263,8 @@ class TablePartitioner(Partitioner):
                 hint = close if close.startswith("Did") else "openneutron ops lists the operators."
                 fail("ON105", "operators_not_to_delegate", f"there is no operator '{name}'", hint)
             if name not in here and not self._before_edge:
-                logger.warning(
+                logger.log(
+                    REMARK,
                     "operators_not_to_delegate: no operator of the program is %s; the model has none, or it "
                     "does nothing in evaluation (dropout), or is part of a layer's weights (batch norm)",
                     name,

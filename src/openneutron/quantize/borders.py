@@ -20,7 +20,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 
 from openneutron.fx import is_float, op_name, same_shape, tensor_of
-from openneutron.ops.spec import OpSpec
+from openneutron.ops.spec import OpSpec, Weighted
 from openneutron.quantize.observer import RangeObserver
 
 _RATIO = 4.0  # of the sizes of parts that may have one scale
@@ -53,8 +53,8 @@ def state_updates(model: GraphModule, find: Find) -> tuple[set[Node], set[Node]]
 
     A state adds up what is rounded, step after step, and what a gate leaves of it is close to all: 8 bits
     hold neither. In a model that has other inputs and outputs beside them, an input and an output of one
-    shape are states; the operators between them are computed in float, and so are their other operands where
-    nobody else reads them.
+    shape are states, if what a layer computes is worked into it; the operators between them are computed in
+    float, and so are their other operands where nobody else reads them.
     """
     (end,) = (n for n in model.graph.nodes if n.op == "output")
     outputs = [n for n in pytree.tree_leaves(end.args) if isinstance(n, Node) and tensor_of(n) is not None]
@@ -72,7 +72,7 @@ def state_updates(model: GraphModule, find: Find) -> tuple[set[Node], set[Node]]
                 _moved(b, find, lambda n: n.all_input_nodes),
             )
             between = _between(before, after, find)
-            if between and len(between) <= _LONGEST_UPDATE:
+            if between and len(between) <= _LONGEST_UPDATE and _reads_layers(between, find):
                 updates |= between
                 moves |= {n for n in before if any(_leads_to(n, u, before) for u in between)}
                 moves |= {n for n in after if any(_leads_to(u, n, after) for u in between)}
@@ -92,6 +92,21 @@ def _between(before: set[Node], after: set[Node], find: Find) -> set[Node]:
         if node in reached and (node in after or any(u in wanted or u in after for u in node.users)):
             wanted.add(node)
     return wanted
+
+
+def _reads_layers(updates: set[Node], find: Find) -> bool:
+    """Whether a layer with weights is behind any operand."""
+    seen: set[Node] = set()
+    left = list(updates)
+    while left:
+        for source in left.pop().all_input_nodes:
+            spec = find(op_name(source)) if source.op == "call_function" else None
+            if spec is not None and isinstance(spec.quantize, Weighted):
+                return True
+            if source not in seen:
+                seen.add(source)
+                left.append(source)
+    return False
 
 
 def _is_update(node: Node, find: Find) -> bool:
