@@ -23,9 +23,9 @@ from openneutron.quantize.plan import LEVELS, METHODS, find_plan
 from openneutron.quantize.prepared import layers_of, value_of
 from openneutron.quantize.quantizer import NeutronQuantizer
 from openneutron.quantize.refine import calibrate
-from openneutron.quantize.scaling import observe, reached
 from openneutron.quantize.rounding import round_weights
 from openneutron.quantize.samples import KEPT, Kept
+from openneutron.quantize.scaling import observe, reached
 from openneutron.quantize.train_start import equalize_to_train
 from openneutron.quantize.walk import Walk
 
