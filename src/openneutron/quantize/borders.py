@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from openneutron.fx import is_float, op_name, same_shape, tensor_of
 from openneutron.ops.spec import OpSpec, Weighted
+from openneutron.passes.graph import constants_only
 from openneutron.quantize.observer import RangeObserver
 
 _RATIO = 4.0  # of the sizes of parts that may have one scale
@@ -36,8 +37,9 @@ def different_parts(model: GraphModule, samples: Sequence[tuple[Any, ...]], find
         return set()
     sizes = _sizes(model, samples, asked)
     found: set[Node] = set()
+    constants = constants_only(model.graph.nodes)
     for node in tail:  # in order: what lays out a result that stays in float stays so too
-        parts = [n for n in node.all_input_nodes if is_float(n)]
+        parts = [n for n in node.all_input_nodes if is_float(n) and n not in constants]
         if any(n in found for n in parts) or _differ(sizes[n] for n in parts):
             found.add(node)
     sources = {n.all_input_nodes[0] for n in head}
