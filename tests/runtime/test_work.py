@@ -150,6 +150,8 @@ def interrupted(script: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Where a suite runs in the background, a shell has Ctrl-C ignored, and its children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     try:
         assert child.stdout is not None and child.stdout.readline() == "begins\n"
