@@ -67,14 +67,23 @@ MOVES = {
 }
 
 
-def run(module: nn.Module, *inputs: torch.Tensor) -> tuple[Any, list[np.ndarray], list[np.ndarray]]:
-    """The program, its outputs, and those of the quantized model on the CPU."""
+# Where the kernel reads nothing but padding there is only the bias, which is smaller than the rest.
+DIFFERENT = {"conv 3d, nothing but padding", "conv 3d, groups over nothing", "transposed 3d, groups"}
+
+
+def run(
+    module: nn.Module, *inputs: torch.Tensor, moved: bool = False
+) -> tuple[Any, list[np.ndarray], list[np.ndarray]]:
+    """The program, its outputs, and those of the quantized model on the CPU.
+
+    With `moved`, values may be moved in float: parts of an output that differ much in size, or a state.
+    """
     programs = [
         compile_model(module.eval(), inputs, calibration=[inputs], verify=False, delegate=delegate)
         for delegate in (True, False)
     ]
-    # Parts of an output that differ much in size are joined in float, and a state is moved in float.
-    assert {r.op for r in programs[0].rejected} <= MOVES and len(programs[0].partitions) == 1
+    assert {r.op for r in programs[0].rejected} <= (MOVES if moved else set())
+    assert len(programs[0].partitions) == 1
     npu, cpu = (load_program(p.pte).run(inputs) for p in programs)
     return programs[0], npu, cpu
 
@@ -92,7 +101,7 @@ def test_what_rounds_is_within_a_step(name):
     made, shape = ROUNDED[name]
     torch.manual_seed(0)
     module = made if isinstance(made, nn.Module) else made()
-    program, (npu,), (cpu,) = run(module, torch.randn(shape))
+    program, (npu,), (cpu,) = run(module, torch.randn(shape), moved=name in DIFFERENT)
     step = max(t.quant.scale[0] for t in program.graphs[0].outputs)  # parts of different size have their own
     assert np.abs(npu - cpu).max() <= 1.001 * step
 
@@ -119,6 +128,6 @@ def test_a_recurrent_cell_is_one_partition(cell, batch):
             Call(lambda own, x, h: own(x, h), layer),
             (torch.randn(*batch, 6), torch.randn(*batch, 5)),
         )
-    _, npu, cpu = run(module, *inputs)
+    _, npu, cpu = run(module, *inputs, moved=cell is nn.LSTMCell)  # its second state stays in float
     for a, b in zip(npu, cpu, strict=True):
         assert np.abs(a - b).max() < 0.03

@@ -37,7 +37,6 @@ def round_weights(step: Step, largest: int | None = None) -> bool:
     scale = rounding.scale.double().expand(weight.shape[0]) if rounding.axis is None else rounding.scale
     scale = scale.double().reshape(layer.groups, -1, 1)
     moved = _moved(matrix, found)
-    moved.clamp(rounding.low * scale, rounding.high * scale)
     result = _rounded(moved, found.rounded, scale, rounding.low, rounding.high)
     set_value(step.prepared, layer.weight, result.reshape(weight.shape))
     step.renew()
