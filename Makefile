@@ -125,7 +125,7 @@ cross-tools:
 	  get AArch64 gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user; fi; \
 	if ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null; then get browser chromium; fi; \
 	if [ "$$(uname -m)" = x86_64 ] && ! echo 'int main(void){return 0;}' | gcc -m32 -x c - -o /dev/null 2>/dev/null; then \
-	  get 32-bit gcc-multilib; fi
+	  get 32-bit gcc-$$(gcc -dumpversion | cut -d. -f1)-multilib; fi
 
 # One recipe checks the interpreter and says what is wrong; a bare "python3: not found" helps nobody.
 $(PY):
