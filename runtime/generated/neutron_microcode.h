@@ -13,7 +13,7 @@
 #define NEUTRON_LAST_TOGETHER 32u
 #define NEUTRON_ALIGNMENT 16u
 #define NEUTRON_CRC_OFFSET 56u
-#define NEUTRON_KERNEL_KINDS 33u
+#define NEUTRON_KERNEL_KINDS 34u
 #define NEUTRON_ISLAND_OPERANDS 6u
 #define NEUTRON_ISLAND_REGISTERS 8u
 #define NEUTRON_ISLAND_CODE 64u
@@ -57,6 +57,7 @@ typedef enum NeutronKernelKind {
     NEUTRON_KERNEL_REDUCE_ROWS = 30,
     NEUTRON_KERNEL_FULLY_CONNECTED_ROWS = 31,
     NEUTRON_KERNEL_WEAVE = 32,
+    NEUTRON_KERNEL_TABLE_RUNS = 33,
 } NeutronKernelKind;
 #endif
 
@@ -1466,6 +1467,29 @@ static inline int NeutronWeaveParams_in_range(const NeutronWeaveParams *p) {
            (uint64_t)p->planes * p->rows <= NEUTRON_WEAVE_MOST_RUNS;
 }
 
+/* TABLE of some channels: every row is `runs` runs of `length` bytes, `*_run_pitch` bytes apart. */
+typedef struct {
+    NeutronRef input;
+    NeutronRef output;
+    NeutronRef table;
+    uint32_t rows;
+    uint32_t length;
+    uint32_t input_pitch;
+    uint32_t output_pitch;
+    uint32_t runs;
+    uint32_t input_run_pitch;
+    uint32_t output_run_pitch;
+} NeutronTableRunsParams;
+static_assert(sizeof(NeutronTableRunsParams) == 52u, "layout of NeutronTableRunsParams");
+
+static inline int NeutronTableRunsParams_in_range(const NeutronTableRunsParams *p) {
+    return p->rows >= 1u &&
+           p->rows <= 16777215u &&
+           p->length >= 1u &&
+           p->runs >= 1u &&
+           p->runs <= 16777215u;
+}
+
 /* Per kernel: X(KIND, function, parameter struct, form). */
 #define NEUTRON_FOR_EACH_KERNEL(X) \
     X(WAIT, neutron_wait, NeutronWaitParams, WHOLE) \
@@ -1500,7 +1524,8 @@ static inline int NeutronWeaveParams_in_range(const NeutronWeaveParams *p) {
     X(LOOP, neutron_loop, NeutronLoopParams, WHOLE) \
     X(REDUCE_ROWS, neutron_reduce_rows, NeutronReduceRowsParams, ACCUMULATE) \
     X(FULLY_CONNECTED_ROWS, neutron_fully_connected_rows, NeutronFullyConnectedRowsParams, ACCUMULATE) \
-    X(WEAVE, neutron_weave, NeutronWeaveParams, WHOLE)
+    X(WEAVE, neutron_weave, NeutronWeaveParams, WHOLE) \
+    X(TABLE_RUNS, neutron_table_runs, NeutronTableRunsParams, ROWS)
 
 /* Every NeutronRef in a record: X(KIND, parameter struct, member). */
 #define NEUTRON_FOR_EACH_ADDRESS(X) \
@@ -1599,6 +1624,9 @@ static inline int NeutronWeaveParams_in_range(const NeutronWeaveParams *p) {
     X(FULLY_CONNECTED_ROWS, NeutronFullyConnectedRowsParams, weights) \
     X(FULLY_CONNECTED_ROWS, NeutronFullyConnectedRowsParams, bias) \
     X(FULLY_CONNECTED_ROWS, NeutronFullyConnectedRowsParams, scales) \
-    X(WEAVE, NeutronWeaveParams, data)
+    X(WEAVE, NeutronWeaveParams, data) \
+    X(TABLE_RUNS, NeutronTableRunsParams, input) \
+    X(TABLE_RUNS, NeutronTableRunsParams, output) \
+    X(TABLE_RUNS, NeutronTableRunsParams, table)
 
 #endif

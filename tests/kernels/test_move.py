@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import zlib
+
 import numpy as np
 import pytest
 
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.format import Program, Ref, Region, descriptor, encode
+from openneutron.diagnostics import OpenNeutronError
 from openneutron.litert.ir import Builtin, Op, Tensor, constant
 from tests.emulated import models
 from tests.kernels.harness import Maker, check_cases
@@ -198,3 +202,47 @@ def test_planes_woven_in_place_equal_a_transpose(shape):
     for name, model in models(encode(woven(*shape)), b"").items():
         (got,) = model.run([x])
         np.testing.assert_array_equal(x.transpose(1, 0, 2), got, name)
+
+
+def looked_up(sizes: tuple[int, int, int, int, int], table: bytes) -> Program:
+    """A program that looks up some channels of its input, and leaves the others as they are."""
+    rows, runs, length, channels, first = sizes
+    place = descriptor("int8", (rows, runs, channels), 0)
+    ref, pitch = Ref(Region.SCRATCH, offset=first), channels * runs
+    call = mc.TableRuns(ref, ref, Ref(Region.WEIGHTS), rows, length, pitch, pitch, runs, channels, channels)
+    size = rows * runs * channels
+    return Program((call,), (place,), (place,), 256, size, weights_crc=zlib.crc32(table))
+
+
+@pytest.mark.parametrize(
+    "sizes", [(5, 7, 3, 8, 2), (1, 9, 8, 8, 0), (3, 1, 1, 4, 3), (2, 40, 70, 200, 64), (6, 3, 64, 65, 1)]
+)
+def test_a_table_of_some_channels(sizes):
+    rows, runs, length, channels, first = sizes
+    random = np.random.default_rng(0)
+    x = random.integers(-128, 128, (rows, runs, channels), np.int8)
+    table = random.integers(-128, 128, 256, np.int8)
+    wanted, part = x.copy(), slice(first, first + length)
+    wanted[..., part] = table[x[..., part].view(np.uint8)]
+    for name, model in models(encode(looked_up(sizes, table.tobytes())), table.tobytes()).items():
+        (got,) = model.run([x])
+        np.testing.assert_array_equal(wanted, got, name)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"input_run_pitch": 2},  # runs that lie over one another
+        {"output_run_pitch": 2},
+        {"input_pitch": 50},  # rows that do
+        {"output_pitch": 50},
+        {"runs": 8},  # beyond the map
+        {"rows": 6},
+        {"length": 7},
+    ],
+)
+def test_a_table_of_some_channels_stays_within_its_map(changes):
+    program = looked_up((5, 7, 3, 8, 2), bytes(256))
+    wrong = dataclasses.replace(program, calls=(dataclasses.replace(program.calls[0], **changes),))
+    with pytest.raises(OpenNeutronError):
+        next(iter(models(encode(wrong), bytes(256)).values()))

@@ -21,7 +21,7 @@ from tests.compiler.graphs import random_graph
 from tests.compiler.test_islands import random_island
 from tests.kernels import test_conv, test_elementwise, test_move, test_reduce
 from tests.kernels.harness import Maker, program_of
-from tests.kernels.test_move import woven
+from tests.kernels.test_move import looked_up, woven
 from tests.kernels.test_rows import accumulated, takes_all_rows
 
 
@@ -158,6 +158,8 @@ def programs(per_case: int = 4) -> list[tuple[bytes, bytes]]:
     result = [streamed_program(), *[cascade_program(), loop_program()] * 2 * per_case]
     result += [arena_program(seed) for seed in range(2 * per_case)]
     result += [(encode(woven(3, 5, length)), b"") for length in (4, 300)] * per_case
+    table = bytes(range(256))
+    result += [(encode(looked_up((4, 6, n, 80, 5), table)), table) for n in (3, 70)] * per_case
     result += [accumulating_program(seed) for seed in range(4 * per_case)] + [sequence_program()] * per_case
     for case in CASES:
         for _ in range(per_case):

@@ -459,9 +459,13 @@ LOGIT = OpSpec(
 SINH = _computed("sinh", _of_exponentials(-1.0), reach=Reach.WIDE)
 COSH = _computed("cosh", _of_exponentials(1.0), reach=Reach.WIDE)
 LOG_SIGMOID = _computed("log_sigmoid", _log_sigmoid, "logsigmoid", in_place=False)
-SILU = _entry("silu", island(_silu), "silu", open_only=True)
+SILU = _entry(
+    "silu", island(_silu), "silu", open_only=True, real=Real(of_one(_silu), Reach.NARROW, function=True)
+)
 HARDSIGMOID = _entry("hardsigmoid", island(_hardsigmoid), "hardsigmoid", open_only=True)
-MISH = _entry("mish", island(_mish), "mish", open_only=True)
+MISH = _entry(
+    "mish", island(_mish), "mish", open_only=True, real=Real(of_one(_mish), Reach.NARROW, function=True)
+)
 SOFTPLUS = _entry("softplus", island(_softplus), "softplus", open_only=True, in_place=False)
 ELU = _entry("elu", island(_elu), "elu", open_only=True)
 SELU = _entry("selu", island(_selu), "selu", open_only=True)

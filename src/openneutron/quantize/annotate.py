@@ -26,7 +26,7 @@ from openneutron.ops.spec import FixedOutput, Observed, OpSpec, Shared, Weighted
 from openneutron.passes.graph import constant, constants_only
 from openneutron.passes.patterns import batch_norm_after, fusible_activation_after
 from openneutron.quantize.borders import state_updates
-from openneutron.quantize.groups import find_groups
+from openneutron.quantize.groups import TABLES, find_groups
 from openneutron.quantize.schemes import Scheme
 from openneutron.quantize.sharing import flatten_sharing
 from openneutron.quantize.steps import share_between_steps
@@ -73,6 +73,7 @@ class Annotator:
             if name not in names:
                 fail("ON104", "option keep_float", f"the model has no layer '{name}'", nearest(name, names))
         if self.islands:
+            model.meta[TABLES] = True
             self.updates, moves = state_updates(model, self.find)
             self.updates = self.updates if all(map(self._may_group, self.updates)) else set()
             self.apart = {*self.apart, *(moves if self.updates else ())}

@@ -25,7 +25,7 @@ _POINTWISE = {
     "aten.abs.default", "aten.prelu.default",
 }  # fmt: skip
 # The same where they work on the dimensions behind the channels.
-_SPATIAL = {
+SPATIAL = {
     "aten.max_pool2d.default", "aten.max_pool1d.default", "aten.avg_pool2d.default",
     "aten.avg_pool1d.default",
     "aten.adaptive_avg_pool2d.default", "aten.adaptive_avg_pool1d.default", "aten.upsample_nearest2d.vec",
@@ -184,7 +184,7 @@ class _Finder:
                 return None
             self.clamps[node] = ids
             return ids
-        if name in _SPATIAL:
+        if name in SPATIAL:
             return ids
         if name == "aten.mean.dim" and value.dim() >= 2:
             rank = len(tensor_of(behind(first)).shape)  # type: ignore[union-attr]

@@ -113,15 +113,51 @@ class Function:
         return known[self.end]
 
 
-def functions_of(prepared: GraphModule) -> dict[RangeObserver, Function]:
+@dataclass(frozen=True, eq=False)
+class GroupedFunction:
+    """Functions of groups of channels, whose results `end` joins; each with its share of the channels."""
+
+    end: Node
+    parts: tuple[tuple[float, Function], ...]
+
+    def __deepcopy__(self, memo: Any) -> GroupedFunction:
+        return self
+
+
+def functions_of(prepared: GraphModule) -> dict[RangeObserver, Function | GroupedFunction]:
     """Of every observer whose tensor is read by a function, and by nothing else, that function."""
     nodes: dict[RangeObserver, list[Node]] = {}
     for node in prepared.graph.nodes:
         observer = prepared.get_submodule(str(node.target)) if node.op == "call_module" else None
         if isinstance(observer, RangeObserver):
             nodes.setdefault(observer, []).append(node)
-    found = {o: function_after(prepared, starts[0]) for o, starts in nodes.items() if len(starts) == 1}
+    found: dict[RangeObserver, Function | GroupedFunction | None] = {
+        observer: _grouped(prepared, starts) if len(starts) > 1 else function_after(prepared, starts[0])
+        for observer, starts in nodes.items()
+    }
     return {observer: function for observer, function in found.items() if function is not None}
+
+
+def tell_functions(prepared: GraphModule) -> None:
+    """Tell observers which function reads their tensor: its results are what must be right."""
+    for observer, function in functions_of(prepared).items():
+        observer.function = function
+
+
+def _grouped(prepared: GraphModule, starts: list[Node]) -> GroupedFunction | None:
+    """The functions that read slices of a tensor, and whose results are joined again."""
+    whole, *slices = starts
+    if {node.args[0] for node in slices} != set(whole.users) or any(
+        op_name(node) != "aten.slice.Tensor" for node in whole.users
+    ):
+        return None
+    functions = [function_after(prepared, start) for start in slices]
+    ends = {reader for f in functions if f is not None for user in f.end.users for reader in user.users}
+    if None in functions or len(ends) != 1 or op_name(end := ends.pop()) != "aten.cat.default":
+        return None
+    sizes = [float(tensor_of(behind(start)).numel()) for start in slices]  # type: ignore[union-attr]
+    pairs = zip(sizes, functions, strict=True)
+    return GroupedFunction(end, tuple((size / sum(sizes), f) for size, f in pairs if f is not None))
 
 
 def function_after(prepared: GraphModule, start: Node) -> Function | None:

@@ -20,6 +20,7 @@ from openneutron.fx import is_float, op_name, tensor_of
 from openneutron.ops.spec import OpSpec, Reach, Real
 from openneutron.passes.patterns import is_fusible_activation
 
+TABLES = "openneutron_tables"  # in a model's meta: a function of some channels costs no more than of all
 _MOST = 32  # operators of a group
 _PRODUCTS = ("aten.mul.Tensor", "aten.div.Tensor")
 _ARITHMETIC = (*_PRODUCTS, "aten.add.Tensor", "aten.sub.Tensor")

@@ -9,7 +9,6 @@ all ranges of a grid are tried at once on the real rounding, zero point included
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -36,7 +35,7 @@ class Responses:
     width: float
     sums: Tensor  # a column for each trial
     squares: Tensor  # the mean over the trials
-    function: Callable[[Tensor], Tensor] | None = None  # of the values, if the gradients are of its result
+    function: Any = None  # of the values, if the gradients are of its result; see `_errors`
 
     def errors(self, scale: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
         """The squared error at the outputs, for every pair of parameters.
@@ -46,10 +45,13 @@ class Responses:
         """
         centers = self.low + (torch.arange(self.BINS, dtype=torch.float64) + 0.5) * self.width
         rounded = _rounded(centers, scale, zero, low, high)
-        if self.function is not None:
-            centers, rounded = (self.function(v.float()).double() for v in (centers, rounded))
-        error = (rounded - centers).nan_to_num(0.0, 0.0, 0.0)
-        return (error @ self.sums).square().mean(1) + error.square() @ self.squares
+        return sum(
+            (
+                share * ((error @ self.sums).square().mean(1) + error.square() @ self.squares)
+                for share, error in _errors(self.function, centers, rounded)
+            ),
+            torch.zeros(len(rounded), dtype=torch.float64),
+        )
 
     def __deepcopy__(self, memo: Any) -> Responses:
         return self  # nothing in it changes
@@ -66,7 +68,7 @@ class RangeObserver(UniformQuantizationObserverBase):
         self._counts = torch.zeros(BINS, dtype=torch.float64)
         self._found: dict[str, tuple[float, float]] = {}
         self.responses: Responses | None = None
-        self.function: Callable[[Tensor], Tensor] | None = None  # the only one that reads the tensor
+        self.function: Any = None  # the only one that reads the tensor, see `_errors`
 
     def forward(self, x_orig: Tensor) -> Tensor:
         """Count the values of a tensor; it is handed on as it is."""
@@ -197,9 +199,8 @@ class RangeObserver(UniformQuantizationObserverBase):
     def _squares(self, centers: Tensor, counts: Tensor, ranges: Tensor) -> Tensor:
         """The error that each range makes: of the values or, if a function reads them, of its results."""
         rounded = _rounded(centers, *self._units(ranges), self.quant_min, self.quant_max)
-        if self.function is not None:
-            centers, rounded = (self.function(v.float()).double() for v in (centers, rounded))
-        return (rounded - centers).nan_to_num(0.0, 0.0, 0.0).square() @ counts
+        errors = _errors(self.function, centers, rounded)
+        return torch.stack([share * (error.square() @ counts) for share, error in errors]).sum(0)
 
     def _units(self, ranges: Tensor) -> tuple[Tensor, Tensor]:
         """Scale and zero point of every range, as torchao makes them."""
@@ -230,6 +231,18 @@ def _step(count: int) -> int:
     while math.gcd(step, count) > 1:
         step += 1
     return step
+
+
+def _errors(function: Any, centers: Tensor, rounded: Tensor) -> list[tuple[float, Tensor]]:
+    """What is wrong for every pair of parameters: with the values, or with the function's results.
+
+    Where parts of a tensor have functions of their own, of each part, with its share of the tensor.
+    """
+    found = []
+    for share, part in getattr(function, "parts", ((1.0, function),)):
+        exact, wrong = (v if part is None else part(v.float()).double() for v in (centers, rounded))
+        found.append((share, (wrong - exact).nan_to_num(0.0, 0.0, 0.0)))
+    return found
 
 
 def _rounded(centers: Tensor, scale: Tensor, zero: Tensor, low: int, high: int) -> Tensor:

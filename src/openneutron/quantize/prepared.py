@@ -133,10 +133,10 @@ def ensure_bias(prepared: GraphModule, layer: Layer) -> Node:
     source, scale = observer_of(prepared, args["input"]), observer_of(prepared, args["weight"])
     if source is None or scale is None:
         raise LookupError(layer.name)
-    name = _free_name(prepared, f"{layer.node.name}_bias")
+    name = free_name(prepared, f"{layer.node.name}_bias")
     prepared.register_buffer(name, torch.zeros(channels, dtype=weight.dtype))
     derived = _derived_like(source, scale)
-    observer = _free_name(prepared, f"{layer.node.name}_bias_observer")
+    observer = free_name(prepared, f"{layer.node.name}_bias_observer")
     prepared.add_module(observer, derived)
     with prepared.graph.inserting_before(layer.node):
         constant = prepared.graph.get_attr(name)
@@ -164,7 +164,8 @@ def _derived_like(source: Any, weight: Any) -> DerivedObserverOrFakeQuantize:
     )
 
 
-def _free_name(prepared: GraphModule, wanted: str) -> str:
+def free_name(prepared: GraphModule, wanted: str) -> str:
+    """A name that nothing of the model has."""
     name, count = wanted, 0
     while hasattr(prepared, name):
         count += 1

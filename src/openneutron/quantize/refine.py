@@ -19,7 +19,7 @@ from openneutron import ops
 from openneutron.diagnostics import fail
 from openneutron.quantize.borders import kept_whole
 from openneutron.quantize.copies import copied
-from openneutron.quantize.effect import functions_of
+from openneutron.quantize.effect import tell_functions
 from openneutron.quantize.lost import PartError, part_errors
 from openneutron.quantize.measure import Quality, Run, quality
 from openneutron.quantize.methods import MethodResult, Methods, Progress
@@ -150,8 +150,7 @@ def _fitted(
     for index, sample in enumerate(held):
         check_sample(sample, index)
     observe(prepared, kept.watch(samples))
-    for observer, function in functions_of(prepared).items():
-        observer.function = function
+    tell_functions(prepared)
     for observer in kept_whole(prepared, ops.find):
         observer.choice = MINMAX
     work = Methods(prepared, kept.samples, held, plan, original, chosen)

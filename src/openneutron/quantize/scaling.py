@@ -12,7 +12,9 @@ from torch.fx import GraphModule, Interpreter, Node
 from openneutron.quantize.absorb import absorb
 from openneutron.quantize.channels import channels_of
 from openneutron.quantize.copies import copied
+from openneutron.quantize.effect import tell_functions
 from openneutron.quantize.equalize import Equalized, equalize, trade_clamps
+from openneutron.quantize.grouping import group_channels
 from openneutron.quantize.measure import Quality
 from openneutron.quantize.observer import RangeObserver
 from openneutron.quantize.prepared import Sample, in_float, layers_of, observers
@@ -23,6 +25,7 @@ Judge = Callable[[GraphModule], Quality]
 _SCALED_DB = 3.0  # by which scaling must be better: less is chance, or lost again when weights are rounded
 _ABSORB, _SCALE, _SCALE_BY_WEIGHTS, _TRADE = range(4)  # ways of equalizing
 _NOTHING = Equalized(0, 0, 1.0)
+_GROUPED_DB = 1.0  # by which tables for groups of channels must be better
 _TRADE_DB = 1.0  # by which the outputs must be better for a change of the float function
 
 
@@ -36,18 +39,22 @@ def equalized(
     # What a clamp cuts on one sample in a hundred must not be taken for what it never cuts.
     seen = samples if thorough else spread_over(samples, affordable(prepared, 256 << 20, 16, len(samples)))
     few = spread_over(samples, affordable(prepared, 32 << 20, 3, 8))
-    chosen, what, how = prepared, _NOTHING, ""
-    channels = channels_of(prepared)
-    if not channels.outputs:
-        return None, _NOTHING, "nothing to scale"
     # All ways are compared as they are on a few samples; only the best is observed on all of them.
-    first = copied(prepared)
+    start, grouped, text = prepared, copied(prepared), []
+    if count := group_channels(grouped, seen):
+        tell_functions(grouped)
+        observe(grouped, samples)
+        if judge(grouped).is_better_than(judge(prepared), _GROUPED_DB):
+            start, text = grouped, [f"channels of {count} tensors scaled by groups"]
+    first = copied(start)
     observe(first, few)
     best = judge(first)
-    known = reached(prepared, seen if channels.clamps else few)
+    chosen, what, how = start, _NOTHING, ""
+    channels = channels_of(start)
+    known = reached(start, seen if channels.clamps else few)
     ways = [_ABSORB, _SCALE, _SCALE_BY_WEIGHTS] + [_TRADE] * (thorough and bool(channels.clamps))
-    for way in ways:
-        trial = copied(prepared)
+    for way in ways if channels.outputs else ():
+        trial = copied(start)
         mine = known.of(trial)
         count = trade_clamps(trial, mine.tops) if way == _TRADE else 0
         if way == _TRADE and not count:
@@ -66,9 +73,11 @@ def equalized(
             how += f"; {moved} high biases absorbed" if moved else ""
     if chosen is prepared:
         return None, _NOTHING, "no scaling of channels helps"
-    observe(chosen, samples)
-    text = f"{what.channels:,} channels of {what.layers} layers scaled by up to {what.largest:.3g}{how}"
-    return chosen, what, text
+    if chosen is not start:
+        observe(chosen, samples)
+        scaled = f"{what.channels:,} channels of {what.layers} layers scaled by up to {what.largest:.3g}"
+        text.append(scaled + how)
+    return chosen, what, "; ".join(text)
 
 
 def observe(prepared: GraphModule, samples: Iterable[Sample]) -> None:

@@ -25,7 +25,7 @@ from openneutron.compiler.emit.selection import (
 )
 from openneutron.compiler.graph.tables import TABLE, ByteFunction, is_byte, table_of
 from openneutron.compiler.microcode import format as mc
-from openneutron.compiler.microcode.format import Broadcast, KernelCall, Table
+from openneutron.compiler.microcode.format import Broadcast, KernelCall, Table, TableRuns
 from openneutron.litert.ir import Builtin, Op, Trait, kinds
 
 
@@ -146,8 +146,16 @@ def _table(op: Op, ctx: Context) -> list[KernelCall]:
 
 
 def _lookup(op: Op, ctx: Context, table: np.ndarray) -> list[KernelCall]:
-    size = op.output.nbytes
-    return [Table(ctx.place(op.operand(0)), ctx.ref(op.output), ctx.pool.add(table), 1, size, size, size)]
+    source, out = op.operand(0), op.output
+    read, written = 0 if source.is_const else ctx.pitch(source), ctx.pitch(out)
+    place = ctx.place(source), ctx.ref(out), ctx.pool.add(table)
+    if not read and not written:
+        size = out.nbytes
+        return [Table(*place, 1, size, size, size)]
+    batch, height, width, length = out.shape
+    rows, runs = (width, 1) if batch == height == 1 else (batch * height, width)  # see `stripes.rows_of`
+    near, far = read or length, written or length
+    return [TableRuns(*place, rows, length, near * runs, far * runs, runs, near, far)]
 
 
 def _quantize_problem(op: Op) -> str:
@@ -207,7 +215,7 @@ def _softmax(op: Op, ctx: Context) -> list[KernelCall]:
 _WALK = partial(KernelRule, gaps=Gaps.BOTH, in_place=True)
 
 RULES: dict[Builtin | str, KernelRule] = {
-    TABLE: KernelRule(_table, lambda op: "", in_place=True),
+    TABLE: KernelRule(_table, lambda op: "", gaps=Gaps.BOTH, in_place=True),
     **{kind: KernelRule(_unary, _unary_problem) for kind in kinds(Trait.UNARY)},
     Builtin.ADD: _WALK(_add, _binary_problem),
     Builtin.SUB: _WALK(_add, _binary_problem),

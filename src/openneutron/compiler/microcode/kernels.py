@@ -103,6 +103,7 @@ class Kernel(IntEnum):
     REDUCE_ROWS = 30
     FULLY_CONNECTED_ROWS = 31
     WEAVE = 32
+    TABLE_RUNS = 33
 
 
 # --- kernels that move data -----------------------------------------------------------------------
@@ -589,6 +590,22 @@ class Table(RowsForm):
     """table[256] indexed by the value's bits; `rows` runs of `length` bytes, `*_pitch` bytes apart."""
 
     kernel = Kernel.TABLE
+
+
+@dataclass(frozen=True)
+class TableRuns(RowsForm):
+    """TABLE of some channels: every row is `runs` runs of `length` bytes, `*_run_pitch` bytes apart."""
+
+    kernel = Kernel.TABLE_RUNS
+    runs: Dim
+    input_run_pitch: U32
+    output_run_pitch: U32
+
+    def moved(self) -> int:
+        return self.runs * super().moved()
+
+    def written(self) -> int:
+        return super().written() + (self.runs - 1) * self.output_run_pitch
 
 
 @dataclass(frozen=True)

@@ -362,6 +362,8 @@ def _call_by_rows(op: Op, call: KernelCall, strides_of: Callable[[Tensor], list[
     if isinstance(call, mc.WindowForm):
         return call if call.input_in_planes else _upright(call)
     if isinstance(call, mc.RowsForm):
+        if isinstance(call, mc.TableRuns):
+            return call
         return replace(call, rows=height, length=row, input_pitch=row, output_pitch=row)
     if isinstance(call, mc.WalkForm):
         strides = [
