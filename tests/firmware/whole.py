@@ -82,9 +82,8 @@ def compile_network(
     """A network as a program, with int8 in and out if wanted; the CPU computes these operators."""
     calibration = [network.sample(seed) for seed in range(4)]
     module = without_softmax(network.build(), calibration[0])
-    more = {"core": core} if core else {}
-    not_delegated = () if recipe == "cortex-m" else on_cpu
-    options = CompileOptions(operators_not_to_delegate=not_delegated, remove_quant_io_ops=int8)
+    more: dict = {"int8_io": int8} | ({"core": core} if core else {})
+    options = CompileOptions(operators_not_to_delegate=() if recipe == "cortex-m" else on_cpu)
     made = compile_model(
         module, calibration[0], calibration=calibration, recipe=recipe, options=options, **more
     )
