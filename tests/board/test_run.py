@@ -198,6 +198,7 @@ def test_wrong_values_are_not_believed(model, program, capsys):
     [
         ("/dev/ttyNONE9", "ON720", "cannot be opened"),
         ("COM5", "ON720", "cannot be opened"),
+        ("/dev/ttyNONE", "ON720", "/dev/ttyNONE: cannot be opened: No such file or directory\n"),
         ("socket://localhost:1", "ON720", "cannot be opened"),
         ("socket://localhost", "ON720", "is no address"),
         ("socket://[::1", "ON720", "is no address"),
