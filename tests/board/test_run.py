@@ -138,10 +138,12 @@ STORIES = {
 @pytest.mark.parametrize("story", STORIES)
 def test_what_the_user_reads(model, program, capsys, story):
     fault, exit_code, code, says = STORIES[story]
-    with Board(model, fault=fault, banner=BANNER) as board:
-        patience = "1" if exit_code else "10"
-        assert run(board, program, "--samples", "2", "--json", "--timeout", patience) == exit_code
-    out, err = capsys.readouterr()
+    for patience in ("1", "20") if exit_code else ("20",):  # a busy machine may be silent for a second itself
+        with Board(model, fault=fault, banner=BANNER) as board:
+            assert run(board, program, "--samples", "2", "--json", "--timeout", patience) == exit_code
+        out, err = capsys.readouterr()
+        if says in err:
+            break
     assert "Traceback" not in err
     if exit_code:
         assert not out and err.startswith(f"error: {code}") and says in err and "hint:" in err, err
