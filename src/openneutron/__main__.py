@@ -27,8 +27,16 @@ class _Interrupt:
         os._exit(INTERRUPTED)
 
 
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    """What SIGTERM does: the first ends the command and what it started, the second this process alone."""
+    signal.signal(number, signal.SIG_DFL)
+    sys.exit(128 + number)
+
+
 def run() -> NoReturn:
     """Run the command of this process; Ctrl-C at any moment is a message and exit code 130."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminate)
     interrupt, code = _Interrupt(), INTERRUPTED
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # `nohup`, `&` in a script: it stays ignored
         signal.signal(signal.SIGINT, interrupt)

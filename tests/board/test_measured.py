@@ -184,6 +184,49 @@ def test_a_sweep_with_measured_time(tmp_path, capsys):
     assert "ON725" in capsys.readouterr().err  # the open converter's microcode on the stock firmware
 
 
+@pytest.mark.parametrize(
+    ("table", "words", "found"),
+    [
+        ("", [], (115200, 30.0)),
+        ("", ["--baud", "9600", "--timeout", "2.5"], (9600, 2.5)),
+        ("baud = 57600\ntimeout = 7", [], (57600, 7)),
+        ("baud = 57600\ntimeout = 7", ["--timeout", "3"], (57600, 3.0)),
+    ],
+)
+def test_a_sweep_opens_the_line_as_it_is_told(tmp_path, monkeypatch, table, words, found):
+    from openneutron.board import session
+
+    (tmp_path / "net.py").write_text(NET.replace("make():", "make(width):"))
+    (tmp_path / "s.toml").write_text(
+        f'model = "net.py:make"\n[parameters]\nwidth = [2]\n[data]\nboards = ["/dev/none"]\n{table}\n'
+        '[objectives]\nmeasured = "min"\n'
+    )
+    heard = []
+
+    def open_board(name, *, baud, timeout):
+        heard.append((name, baud, timeout))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "open_board", open_board)
+    main(["sweep", str(tmp_path / "s.toml"), "--trust", "--jobs", "1", "--no-reports", *words])
+    assert heard == [("/dev/none", *found)]
+
+
+@pytest.mark.parametrize(
+    "words", [["--baud", "0"], ["--timeout", "-1"], ["--timeout", "nan"], ["--baud", "1.5"], []]
+)
+def test_a_sweep_with_a_line_without_sense(tmp_path, capsys, words):
+    """A line that cannot be; the last: a speed without a board."""
+    (tmp_path / "net.py").write_text(NET)
+    boards = 'boards = ["/dev/none"]' if words else "baud = 9600"
+    (tmp_path / "s.toml").write_text(
+        f'model = "net.py:make"\n[options]\nper_channel = [true, false]\n[data]\n{boards}\n'
+        '[objectives]\nsram_bytes = "min"\n'
+    )
+    assert main(["sweep", str(tmp_path / "s.toml"), "--trust", *words]) == 2
+    assert (words[0] if words else "--baud") in capsys.readouterr().err
+
+
 @pytest.mark.firmware
 @pytest.mark.slow
 def test_a_sweep_under_qemu(tmp_path, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import random
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,11 @@ def files(stock, tmp_path_factory) -> dict[str, Path]:
     lowered = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
     folder, made = tmp_path_factory.mktemp("others"), {"stock": stock, "portable": layer_program()}
     made["xnnpack"] = bytes(lowered.to_executorch().buffer)
+    # Made by ExecuTorch 1.5.1's own NXP backend, in a process of its own, with tests/converter/sdk.py for the
+    # converter: two partitions, log1p between them. Formats: the runtime transposes, not the NPU.
+    made |= {path.stem: path.read_bytes() for path in Path(__file__).with_name("data").glob("nxp*.pte")}
+    assert len(made) == 6
+    made["other"] = made["nxp"].replace(b"NeutronBackend", b"NeutronSidecar")
     for name, data in made.items():
         (folder / f"{name}.pte").write_bytes(data)
     return {name: folder / f"{name}.pte" for name in made}
@@ -53,6 +59,12 @@ SAYS = {
     "stock": ("delegate 0: NeutronBackend", "microcode 96, weights 40", "scratch 4,096",
               "not public", "input 0: int8[1, 3, 8, 8]", "fits NXP's"),
     "portable": ("no delegate", "CPU operator aten::addmm.out", "without a seal", "fits NXP's"),
+    "nxp": ("delegate 1: NeutronBackend", "as it lies in memory, 8 bytes short of the next 16", "not public",
+            "CPU operator aten::log1p.out: not in NXP's", "no kernel for aten::log1p.out"),
+    "nxp_formats": ("input 0: int8[1, 8, 10, 10], transposed to channels last by the runtime",
+                    "output 0: int8[1, 8, 8, 8], transposed from channels last by the runtime"),
+    "nxp_profiling": ("profile 256, debug 128", "scratch 4,096", "not public"),
+    "other": ("delegate 0: NeutronSidecar", "the backend's own", "there is no backend NeutronSidecar"),
     "xnnpack": ("delegate 0: XnnpackBackend", "the backend's own", "there is no backend XnnpackBackend"),
 }  # fmt: skip
 
@@ -69,9 +81,47 @@ def test_what_can_be_known(files, capsys, command, name):
 def test_reports_and_differences(files, tmp_path, capsys, name):
     assert main(["report", str(files[name]), "-o", str(tmp_path / "r.json")]) == 0
     missing = json.loads((tmp_path / "r.json").read_text())["missing"]
-    assert any("not public" in s or "XnnpackBackend" in s for s in missing) is (name != "portable")
+    unknown = ("not public", "XnnpackBackend", "NeutronSidecar")
+    assert any(word in s for s in missing for word in unknown) is (name != "portable")
     assert main(["diff", str(files[name]), str(files["portable"])]) == 0
-    assert ("stands for not known" in capsys.readouterr().out) is (name != "portable")
+    assert ("cycles are not known" in capsys.readouterr().out) is (name != "portable")
+
+
+def test_what_is_not_known_is_no_figure(files, tmp_path, capsys):
+    """Neither 0 cycles nor a partition for an operator; what the program does tell is compared."""
+    assert main(["diff", str(files["nxp"]), str(files["nxp_formats"]), "--json"]) == 0
+    found = {f["key"]: (f["a"], f["b"]) for f in json.loads(capsys.readouterr().out)["figures"]}
+    for key in ("cycles_estimated", "time_us_estimated", "npu_nodes", "macs_npu", "border_transposes"):
+        assert found[key] == (None, None), key
+    assert found["runtime_transposes"] == (0, 3) and found["partitions"] == (2, 2)
+    (tmp_path / "b.toml").write_text(
+        f'[[model]]\nmodel = "{files["nxp"]}"\nmin_npu_macs = 0\nmin_npu_nodes = 50\nmax_cycles = 9\n'
+    )
+    assert main(["check", str(tmp_path / "b.toml")]) == 1
+    assert capsys.readouterr().out.count("not known") == 3
+    assert main(["report", str(files["nxp"]), "-o", str(tmp_path / "r.json")]) == 0
+    assert "Not estimated" in json.loads((tmp_path / "r.json").read_text())["summary"]["estimate_label"]
+
+
+@pytest.mark.parametrize("name", ["nxp", "stock", "xnnpack"])
+def test_damaged_programs_of_others(files, tmp_path, capsys, name):
+    """Cut short, or with bytes changed: every command says something, and none gives up."""
+    data, generator, path = files[name].read_bytes(), random.Random(0), tmp_path / "bad.pte"
+    for number in range(30):
+        bad = bytearray(data)
+        if number < 10:
+            bad = bad[: generator.randrange(len(bad))]
+        else:
+            for _ in range(generator.choice([1, 3, 30])):
+                bad[generator.randrange(len(bad))] = generator.randrange(256)
+        path.write_bytes(bad)
+        for words in (["doctor"], ["disasm"], ["report", "-o", str(tmp_path / "r.json")]):
+            code = main([*words, str(path)])
+            out, err = capsys.readouterr()
+            assert code in (0, 1, 2) and "ON699" not in err, (number, words, err)
+            assert out.strip() if code == 0 else "error: ON" in err, (number, words)
+        assert main(["diff", str(path), str(files["portable"])]) in (0, 1, 2)
+        assert "ON699" not in capsys.readouterr().err, number
 
 
 def test_an_estimate_from_the_graph(files, tmp_path, capsys):

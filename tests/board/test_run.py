@@ -138,13 +138,15 @@ STORIES = {
 @pytest.mark.parametrize("story", STORIES)
 def test_what_the_user_reads(model, program, capsys, story):
     fault, exit_code, code, says = STORIES[story]
-    with Board(model, fault=fault, banner=BANNER) as board:
-        patience = "1" if exit_code else "10"
-        assert run(board, program, "--samples", "2", "--json", "--timeout", patience) == exit_code
-    out, err = capsys.readouterr()
+    for patience in ("1", "20") if exit_code else ("20",):  # a busy machine may be silent for a second itself
+        with Board(model, fault=fault, banner=BANNER) as board:
+            assert run(board, program, "--samples", "2", "--json", "--timeout", patience) == exit_code
+        out, err = capsys.readouterr()
+        if says in err:
+            break
     assert "Traceback" not in err
     if exit_code:
-        assert not out and err.startswith(f"error: {code}") and says in err and "hint:" in err, err
+        assert not out and f"error: {code}" in err and says in err and "hint:" in err, err
         assert not program.with_name("layer.measured.json").exists()
     else:
         assert json.loads(out)["equal"] == 6
@@ -198,6 +200,7 @@ def test_wrong_values_are_not_believed(model, program, capsys):
     [
         ("/dev/ttyNONE9", "ON720", "cannot be opened"),
         ("COM5", "ON720", "cannot be opened"),
+        ("/dev/ttyNONE", "ON720", "/dev/ttyNONE: cannot be opened: No such file or directory\n"),
         ("socket://localhost:1", "ON720", "cannot be opened"),
         ("socket://localhost", "ON720", "is no address"),
         ("socket://[::1", "ON720", "is no address"),

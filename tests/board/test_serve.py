@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ import torch
 from openneutron.board.frames import Command
 from openneutron.board.session import connect
 from openneutron.cli import main
+from openneutron.commands.board import random_inputs
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.firmware.cores import CORES
 from openneutron.firmware.operators import PRIM, find_kernels, wheel_operators
@@ -27,12 +31,20 @@ from openneutron.pipeline import compile_model
 from openneutron.run.program import load_program
 from tests.board.fake import crc16, frame
 from tests.board.programs import Layer, portable
-from tests.firmware.whole import compiled, samples
+from tests.firmware.whole import ON_CPU, compile_network, compiled, samples
 from tests.recipes.networks import NETWORKS
 
 pytestmark = pytest.mark.firmware
 slow = pytest.mark.slow
 WHICH = (("middle", "neutron"), ("argmax_head", "neutron"), ("dscnn", "neutron"))
+# A plain network, residuals, attention, depthwise layers, dense ones on a batch, convolutions over time, a
+# recurrent one, integers in, integers and two outputs out, and layers on the CPU in int8.
+KINDS = (
+    *((name, "neutron", True) for name in ("cifarnet", "resnet8", "tiny_vit")),  # int8 in and out
+    *((name, "neutron", False) for name in ("dscnn", "autoencoder", "tcn", "gru")),
+    *((name, "neutron", False) for name in ("embedding_start", "argmax_head")),
+    ("middle", "imxrt700", False),
+)
 
 
 class TwoIn(torch.nn.Module):
@@ -95,6 +107,14 @@ def run(board, data, inputs, name="program.pte"):
     return found
 
 
+def bad_programs(data, generator):
+    """Nothing, no program, half of one, and one with forty bits changed."""
+    broken = bytearray(data)
+    for _ in range(40):
+        broken[generator.randrange(len(broken))] ^= 1 << generator.randrange(8)
+    return b"", b"not a program at all" * 9, data[: len(data) // 2], bytes(broken)
+
+
 def try_broken(board, data, raw):
     """Upload and run what is damaged: the code of what came of it, or nothing if it ran."""
     try:
@@ -131,10 +151,7 @@ def test_a_hundred_damaged_programs_do_not_stop_the_next(board, programs):
 def test_one_image_many_programs_and_broken_ones_between(board, programs):
     generator = random.Random(0)
     for name, program in programs.items():
-        broken = bytearray(program.data)
-        for _ in range(40):
-            broken[generator.randrange(len(broken))] ^= 1 << generator.randrange(8)
-        for bad in (b"", b"not a program at all" * 9, program.data[: len(program.data) // 2], bytes(broken)):
+        for bad in bad_programs(program.data, generator):
             assert try_broken(board, bad, bytes(4)) == "ON724"  # a refusal, not silence
         run(board, program.data, samples(NETWORKS[name], 3)["forward"], name)
 
@@ -244,8 +261,10 @@ from openneutron.commands import firmware_serve
 from openneutron.firmware import serve
 program = "import os, time; print(os.getpid(), 'redirected to /dev/x', flush=True); time.sleep(100)"
 serve.emulator_command = lambda *_: [sys.executable, "-c", program]
+serve.build_server = lambda *_, **__: "image"
 firmware_serve._PTY = __import__("re").compile(r"(\\d+) redirected")
-firmware_serve._emulate(None, None, None)
+sys.argv = ["openneutron", "firmware", "--serve", "--run"]
+__import__("openneutron.__main__").__main__.run()
 """
 
 
@@ -255,11 +274,67 @@ def test_the_emulator_ends_with_the_command(how):
     # A shell that runs these tests in the background has SIGINT ignored, and so would the process.
     words = [sys.executable, "-c", f"import signal; signal.signal(2, signal.default_int_handler){EMULATOR}"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    emulator = int(process.stdout.readline().split()[1])
+    lines = iter(process.stdout.readline, "")
+    emulator = int(next(line for line in lines if line.startswith("board:")).split()[1])
     process.send_signal(how)
     assert process.wait(60) != 0
-    with pytest.raises(ProcessLookupError):
-        os.kill(emulator, 0)
+    assert_gone(emulator)
+
+
+def assert_gone(pid):
+    """The process ends soon; nobody may have asked how."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return
+        except (FileNotFoundError, ProcessLookupError):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"process {pid} is still there")
+
+
+def children(pid):
+    """The processes that a process has started, by their names."""
+    found = {}
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            head, _, rest = place.read_text().rpartition(")")
+            if int(rest.split()[1]) == pid:
+                found[head.partition("(")[2]] = int(place.parent.name)
+    return found
+
+
+@slow
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_ended_leaves_no_emulator(programs, tmp_path, how):
+    """Ended while the board runs inputs; but for SIGKILL, no temporary folder stays either."""
+    (tmp_path / "p.pte").write_bytes(programs["dscnn"].data)
+    (tmp_path / "tmp").mkdir()
+    code = (
+        "import signal; signal.signal(2, signal.default_int_handler)\n"
+        "import openneutron.__main__ as m; m.run()"
+    )
+    words = ["run", str(tmp_path / "p.pte"), "--board", "qemu", "--samples", "100000"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "OPENNEUTRON_QUIET": ""}
+    process = subprocess.Popen([sys.executable, "-c", code, *words], env=environment,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    try:
+        said = ""
+        for line in process.stderr:
+            said += line
+            if "Running" in line:
+                break
+        found = children(process.pid)
+        assert "qemu-system-arm" in found, said
+        process.send_signal(how)
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == (130 if how == signal.SIGINT else 143 if how == signal.SIGTERM else -how)
+    assert_gone(found["qemu-system-arm"])
+    if how != signal.SIGKILL:
+        assert not list((tmp_path / "tmp").glob("openneutron-*"))
 
 
 @slow
@@ -272,12 +347,30 @@ def test_the_image_with_every_operator(programs):
 
 
 @slow
-def test_on_a_cortex_m55(programs):
-    core = CORES["cortex-m55"]
-    image = build_server(core, sorted({op for p in programs.values() for op in p.operators}))
-    with emulated_line(core, image) as port, connect(port, "qemu", baud=10**6, timeout=240) as board:
-        for name, program in programs.items():
-            run(board, program.data, samples(NETWORKS[name], 2)["forward"], name)
+@pytest.mark.timeout(3000)  # every byte goes over the emulated line, which is slow on a busy machine
+@pytest.mark.parametrize("name", CORES)
+def test_networks_of_every_kind_on_one_image(sources, name):
+    """A hundred inputs of each, with broken programs before it; `-s` shows what was compared."""
+    core, generator, everything = CORES[name], random.Random(0), []
+    for net, recipe, int8 in KINDS:
+        only, parts = "" if recipe == "neutron" else name, ON_CPU.get(net, ())
+        data = compile_network(NETWORKS[net], recipe, only, parts, int8).data
+        inputs = random_inputs(inspect_program(data).methods["forward"], 100, 0)
+        if not int8:
+            inputs = samples(NETWORKS[net], 100)["forward"]
+        everything.append((f"{net} ({recipe}{', int8' if int8 else ''})", data, inputs))
+    two = two_in()
+    everything.append(("two inputs", two, random_inputs(inspect_program(two).methods["forward"], 100, 0)))
+    operators = {op for _, d, _ in everything for op in inspect_program(d).methods["forward"].operators}
+    image = build_server(core, sorted(operators))
+    with emulated_line(core, image) as port, connect(port, "qemu", baud=10**6, timeout=480) as board:
+        for net, program, inputs in everything:
+            for bad in bad_programs(program, generator):
+                assert try_broken(board, bad, bytes(4)) == "ON724"
+            found = run(board, program, inputs, net)
+            count = sum(o.size for outputs in found.outputs for o in outputs)
+            median = found.statistics()["median"]
+            print(f"| {core.name} | {net} | {len(program):,} | {len(inputs)} | {count:,} | {median:,.0f} |")
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,11 @@ HEADERS = {
     "fsl_debug_console.h": "int PRINTF(const char *format, ...);\n",
     "NeutronDriver.h": "int neutronInit(void);\nint neutronDeinit(void);\n",
 }
+ZEPHYR_HEADERS = {
+    "zephyr/kernel.h": "#include <stdint.h>\nuint32_t k_cycle_get_32(void);\n"
+    "uint32_t k_cyc_to_us_floor32(uint32_t cycles);\n",
+    "zephyr/sys/printk.h": "void printk(const char *format, ...);\n",
+}
 _NAMES = re.compile(rb"\b(?:aten|quantized_decomposed|cortex_m|dim_order_ops)::\w+(?:\.\w+)?")
 
 
@@ -133,16 +138,22 @@ def test_mcux_and_zephyr_of_ours(sources, sdk, tmp_path):
     base = tmp_path / "zephyr_base"
     base.mkdir()
     shutil.copy(STAND_INS / "ZephyrConfig.cmake", base)
+    for name, text in ZEPHYR_HEADERS.items():
+        (base / name).parent.mkdir(parents=True, exist_ok=True)
+        (base / name).write_text(text)
     flags = " ".join(CORES["cortex-m33"].flags)
     options = {
         "Zephyr_DIR": base,
-        "CMAKE_CXX_FLAGS": f"{flags} -I{sources.flatbuffers} -I{sources.generated}",
+        "CMAKE_CXX_FLAGS": f"{flags} -I{base} -I{sources.flatbuffers} -I{sources.generated}",
         "STAND_IN_EXECUTORCH": sources.include / "executorch",
         "CMSIS_NN_SOURCE": sources.cmsis_nn,
     }
     objects = build(tmp_path / "zephyr/app", tmp_path / "z", **options)
     assert registered(objects) == wanted
     assert any(o.name.startswith("neutron_backend") for o in objects)
+    (sample,) = [o for o in objects if o.name.startswith("sample.S")]
+    for name in ("inputs", "outputs"):  # what the application computes, and what must come of it
+        assert (tmp_path / f"zephyr/app/src/sample_{name}.bin").read_bytes() in sample.read_bytes()
     for file in (tmp_path / "zephyr").rglob("*"):
         assert not file.is_symlink()
 

@@ -76,11 +76,13 @@ def compiled(name: str, recipe: str, core: str = "cortex-m33") -> WholeProgram:
 
 
 @cache
-def compile_network(network: Network, recipe: str, core: str, on_cpu: tuple[str, ...] = ()) -> WholeProgram:
-    """A network as a program; the CPU computes these operators."""
+def compile_network(
+    network: Network, recipe: str, core: str, on_cpu: tuple[str, ...] = (), int8: bool = False
+) -> WholeProgram:
+    """A network as a program, with int8 in and out if wanted; the CPU computes these operators."""
     calibration = [network.sample(seed) for seed in range(4)]
     module = without_softmax(network.build(), calibration[0])
-    more = {"core": core} if core else {}
+    more: dict = {"int8_io": int8} | ({"core": core} if core else {})
     options = CompileOptions(operators_not_to_delegate=() if recipe == "cortex-m" else on_cpu)
     made = compile_model(
         module, calibration[0], calibration=calibration, recipe=recipe, options=options, **more

@@ -6,18 +6,11 @@
 #include <cstring>
 
 #include <executorch/extension/data_loader/buffer_data_loader.h>
-#include <executorch/runtime/core/exec_aten/util/tensor_util.h>
-#include <executorch/runtime/executor/method.h>
-#include <executorch/runtime/executor/program.h>
 #include <executorch/runtime/platform/runtime.h>
 
-#include "allocator.h"
 #include "board.h"
+#include "loaded.h"
 #include "neutron_backend.h"
-#include "pools.h"
-#include "ports.h"
-#include "semihosting.h"
-#include "tracer.h"
 
 // Programs without delegates are linked without the delegate.
 extern "C" __attribute__((weak)) void neutron_backend_set_hooks(const NeutronBackendHooks* hooks);
@@ -33,20 +26,12 @@ using executorch::aten::Tensor;
 using executorch::extension::BufferDataLoader;
 using executorch::runtime::Error;
 using executorch::runtime::EValue;
-using executorch::runtime::HierarchicalAllocator;
-using executorch::runtime::MemoryManager;
 using executorch::runtime::Method;
-using executorch::runtime::MethodMeta;
 using executorch::runtime::Program;
 using executorch::runtime::Result;
-using executorch::runtime::Span;
 using firmware::failed;
 using firmware::input_of;
-using firmware::kMostBuffers;
-using firmware::memory_of;
 using firmware::number;
-using firmware::place_outputs;
-using firmware::plan;
 using firmware::ports;
 using firmware::too_small;
 
@@ -92,27 +77,14 @@ const NeutronBackendHooks hooks = {nullptr, &copy, nullptr, &enter, &leave, &fir
 bool read_inputs(Method& method, int32_t file) {
   for (size_t i = 0; i < method.inputs_size(); ++i) {
     EValue& value = input_of(method, i);
-    if (value.isTensor()) {
-      const Tensor& tensor = value.toTensor();
-      void* memory = memory_of(tensor);
-      if ((memory == nullptr && tensor.nbytes() != 0) || !semihosting_read(file, memory, tensor.nbytes())) {
-        return false;
-      }
-      continue;
-    }
-    int64_t raw = 0; // a number: its eight bytes
-    if (!semihosting_read(file, &raw, sizeof(raw))) {
+    int64_t raw = 0;
+    const bool good = value.isTensor()
+                          ? semihosting_read(file, value.toTensor().mutable_data_ptr(), value.toTensor().nbytes())
+                          : semihosting_read(file, &raw, sizeof(raw));
+    if (!good) {
       return false;
     }
-    double real;
-    std::memcpy(&real, &raw, sizeof(real));
-    if (value.isInt()) {
-      value = EValue(raw);
-    } else if (value.isDouble()) {
-      value = EValue(real);
-    } else if (value.isBool()) {
-      value = EValue(raw != 0);
-    }
+    firmware::set_number(value, raw);
   }
   return true;
 }
@@ -120,18 +92,10 @@ bool read_inputs(Method& method, int32_t file) {
 bool write_outputs(const Method& method, int32_t file) {
   for (size_t i = 0; i < method.outputs_size(); ++i) {
     const EValue& value = method.get_output(i);
-    bool good = false;
-    if (value.isTensor()) {
-      const Tensor& tensor = value.toTensor();
-      good = semihosting_write(file, tensor.const_data_ptr(), tensor.nbytes());
-    } else {
-      int64_t raw = value.isInt() ? value.toInt() : value.isBool() ? static_cast<int64_t>(value.toBool()) : 0;
-      if (value.isDouble()) {
-        const double real = value.toDouble();
-        std::memcpy(&raw, &real, sizeof(raw));
-      }
-      good = semihosting_write(file, &raw, sizeof(raw));
-    }
+    const int64_t raw = firmware::number_of(value);
+    const bool good = value.isTensor()
+                          ? semihosting_write(file, value.toTensor().const_data_ptr(), value.toTensor().nbytes())
+                          : semihosting_write(file, &raw, sizeof(raw));
     if (!good) {
       return false;
     }
@@ -141,11 +105,10 @@ bool write_outputs(const Method& method, int32_t file) {
 
 // --- methods ---
 
-struct Peaks {
-  size_t method = 0, planned = 0, temporary = 0;
-};
+firmware::Loaded loaded;
+size_t method_peak = 0, temporary_peak = 0;
 
-bool run_method(const Program& program, size_t index, int32_t from, int32_t to, Peaks* peaks) {
+bool run_method(const Program& program, size_t index, int32_t from, int32_t to) {
   const Result<const char*> found = program.get_method_name(index);
   if (!found.ok()) {
     return failed("a method's name", found.error());
@@ -154,52 +117,37 @@ bool run_method(const Program& program, size_t index, int32_t from, int32_t to, 
   semihosting_text("method ");
   semihosting_text(name);
   semihosting_text("\n");
-  const Result<MethodMeta> meta = program.method_meta(name);
-  if (!meta.ok()) {
-    return failed(name, meta.error());
-  }
-  Span<uint8_t> spans[kMostBuffers];
-  size_t count = 0;
-  if (!plan(*meta, spans, &count, &peaks->planned)) {
-    return false;
-  }
   if (firmware_temporary_pool.bytes < firmware_lookup_bytes) {
     return too_small(firmware_temporary_pool, firmware_lookup_bytes);
   }
+  loaded.method.reset(); // the last one's memory is what is overwritten here
   std::memset(firmware_method_pool.data, kAnything, firmware_method_pool.bytes);
   std::memset(firmware_planned_pool.data, kAnything, firmware_planned_pool.bytes);
   std::memset(firmware_temporary_pool.data, kAnything, firmware_temporary_pool.bytes);
-  HierarchicalAllocator planned({spans, count});
-  firmware::PoolAllocator memory(firmware_method_pool), temporary(firmware_temporary_pool);
-  MemoryManager manager(&memory, &planned, &temporary);
-  Result<Method> method = program.load_method(name, &manager, &tracer);
-  if (!method.ok()) {
-    return failed(name, method.error());
+  if (loaded.load(program, name, &tracer) != firmware::LoadStep::kDone) {
+    return false;
   }
+  Method& method = *loaded.method;
   uint32_t runs = 0;
   if (!semihosting_read(from, &runs, sizeof(runs))) {
     return failed(name, "inputs.bin is missing or too short");
   }
-  ports.reset();
-  if (!place_outputs(*method)) {
-    return failed(name, "an output has no memory");
-  }
   for (uint32_t run = 0; run < runs; ++run) {
-    if (!read_inputs(*method, from)) {
+    if (!read_inputs(method, from)) {
       return failed(name, "inputs.bin is missing or too short");
     }
     tracer.on = run == 0;
-    const Error error = method->execute();
+    const Error error = method.execute();
     tracer.on = false;
     if (error != Error::Ok) {
       return failed(name, error);
     }
-    if (!write_outputs(*method, to)) {
+    if (!write_outputs(method, to)) {
       return failed(name, "outputs.bin cannot be written");
     }
   }
-  peaks->method = memory.peak() > peaks->method ? memory.peak() : peaks->method;
-  peaks->temporary = temporary.peak() > peaks->temporary ? temporary.peak() : peaks->temporary;
+  method_peak = loaded.memory->peak() > method_peak ? loaded.memory->peak() : method_peak;
+  temporary_peak = loaded.temporary->peak() > temporary_peak ? loaded.temporary->peak() : temporary_peak;
   return true;
 }
 
@@ -214,15 +162,14 @@ bool run_program() {
   if (from < 0 || to < 0) {
     return failed("files", "inputs.bin or outputs.bin cannot be opened");
   }
-  Peaks peaks;
   bool good = true;
   for (size_t i = 0; good && i < program->num_methods(); ++i) {
-    good = run_method(*program, i, from, to, &peaks);
+    good = run_method(*program, i, from, to);
   }
   semihosting_close(to);
-  number("pools ", peaks.method);
-  number(" ", peaks.planned);
-  number(" ", peaks.temporary);
+  number("pools ", method_peak);
+  number(" ", loaded.planned_bytes);
+  number(" ", temporary_peak);
   number(" ", ports.peak());
   semihosting_text("\n");
   return good;

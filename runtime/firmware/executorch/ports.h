@@ -1,6 +1,8 @@
 // The memory of a method's inputs, outputs and tensors, and what is printed when there is not enough of it.
 #pragma once
 
+#include <cstring>
+
 #include <executorch/runtime/core/exec_aten/util/tensor_util.h>
 #include <executorch/runtime/executor/method.h>
 #include <executorch/runtime/executor/program.h>
@@ -98,14 +100,41 @@ inline EValue& input_of(Method& method, size_t index) {
 }
 #pragma GCC diagnostic pop
 
-inline bool place_outputs(Method& method) {
-  for (size_t i = 0; i < method.outputs_size(); ++i) {
-    const EValue& value = method.get_output(i);
-    if (value.isTensor() && memory_of(value.toTensor()) == nullptr && value.toTensor().nbytes() != 0) {
-      return false;
-    }
+inline bool has_memory(const EValue& value) {
+  return !value.isTensor() || value.toTensor().nbytes() == 0 || memory_of(value.toTensor()) != nullptr;
+}
+
+inline bool place_all(Method& method) {
+  bool good = true;
+  for (size_t i = 0; good && i < method.inputs_size(); ++i) {
+    good = has_memory(input_of(method, i));
   }
-  return true;
+  for (size_t i = 0; good && i < method.outputs_size(); ++i) {
+    good = has_memory(method.get_output(i));
+  }
+  return good;
+}
+
+// What is no tensor is a number of eight bytes.
+inline int64_t number_of(const EValue& value) {
+  int64_t raw = value.isInt() ? value.toInt() : value.isBool() ? static_cast<int64_t>(value.toBool()) : 0;
+  if (value.isDouble()) {
+    const double real = value.toDouble();
+    std::memcpy(&raw, &real, sizeof(raw));
+  }
+  return raw;
+}
+
+inline void set_number(EValue& value, int64_t raw) {
+  double real;
+  std::memcpy(&real, &raw, sizeof(real));
+  if (value.isInt()) {
+    value = EValue(raw);
+  } else if (value.isDouble()) {
+    value = EValue(real);
+  } else if (value.isBool()) {
+    value = EValue(raw != 0);
+  }
 }
 
 inline bool plan(const MethodMeta& meta, Span<uint8_t>* spans, size_t* count, size_t* most) {

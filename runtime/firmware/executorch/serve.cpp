@@ -3,19 +3,16 @@
 //
 // A program that makes the processor fault, or ExecuTorch give up, resets the processor; the answer is sent after it.
 #include <cstring>
-#include <optional>
 
 #include <executorch/extension/data_loader/buffer_data_loader.h>
 #include <executorch/runtime/kernel/operator_registry.h>
 #include <executorch/runtime/platform/runtime.h>
 
-#include "allocator.h"
 #include "board.h"
 #include "console.h"
+#include "loaded.h"
 #include "neutron_board.h"
 #include "neutron_microcode.h"
-#include "ports.h"
-#include "tracer.h"
 #include "uart.h"
 
 extern "C" uint8_t firmware_upload[];
@@ -26,13 +23,9 @@ using executorch::aten::Tensor;
 using executorch::extension::BufferDataLoader;
 using executorch::runtime::Error;
 using executorch::runtime::EValue;
-using executorch::runtime::HierarchicalAllocator;
-using executorch::runtime::MemoryManager;
 using executorch::runtime::Method;
-using executorch::runtime::MethodMeta;
 using executorch::runtime::Program;
 using executorch::runtime::Result;
-using executorch::runtime::Span;
 
 constexpr size_t kMostInputs = 256, kMostText = 160, kMostName = 128;
 constexpr uint32_t kSilence = 500u * 1000u; // microseconds without a byte, after which a frame has broken off
@@ -160,11 +153,8 @@ bool received() {
 firmware::Tracer tracer;
 std::optional<BufferDataLoader> loader;
 std::optional<Program> program;
-Span<uint8_t> spans[firmware::kMostBuffers];
-std::optional<HierarchicalAllocator> planned;
-std::optional<firmware::PoolAllocator> memory, temporary;
-std::optional<MemoryManager> manager;
-std::optional<Method> method;
+firmware::Loaded loaded;
+std::optional<Method>& method = loaded.method;
 char method_name[kMostName];
 bool given[kMostInputs];
 
@@ -182,35 +172,14 @@ void unload() {
 // 0, or the code of the error; why was printed.
 uint8_t load_method(const char* name) {
   unload_method();
-  const Result<MethodMeta> meta = program->method_meta(name);
-  if (!meta.ok()) {
-    firmware::failed(name, meta.error());
-    return NEUTRON_BOARD_CODE_METHOD_META;
+  switch (loaded.load(*program, name, &tracer)) {
+    case firmware::LoadStep::kDone: break;
+    case firmware::LoadStep::kMeta: return NEUTRON_BOARD_CODE_METHOD_META;
+    case firmware::LoadStep::kPlan: return NEUTRON_BOARD_CODE_PLANNED_BUFFERS;
+    case firmware::LoadStep::kMethod: return NEUTRON_BOARD_CODE_LOAD_METHOD;
   }
-  size_t count = 0, most = 0;
-  if (!firmware::plan(*meta, spans, &count, &most)) {
-    return NEUTRON_BOARD_CODE_PLANNED_BUFFERS;
-  }
-  planned.emplace(Span<Span<uint8_t>>(spans, count));
-  memory.emplace(firmware_method_pool);
-  temporary.emplace(firmware_temporary_pool);
-  manager.emplace(&*memory, &*planned, &*temporary);
-  Result<Method> found = program->load_method(name, &*manager, &tracer);
-  if (!found.ok()) {
-    firmware::failed(name, found.error());
-    return NEUTRON_BOARD_CODE_LOAD_METHOD;
-  }
-  method.emplace(std::move(*found));
   std::strncpy(method_name, name, sizeof(method_name) - 1);
-  firmware::ports.reset();
-  for (size_t i = 0; i < method->inputs_size(); ++i) {
-    const EValue& value = firmware::input_of(*method, i);
-    if (i >= kMostInputs ||
-        (value.isTensor() && firmware::memory_of(value.toTensor()) == nullptr && value.toTensor().nbytes() != 0)) {
-      return NEUTRON_BOARD_CODE_PLANNED_BUFFERS;
-    }
-  }
-  return firmware::place_outputs(*method) ? 0 : NEUTRON_BOARD_CODE_PLANNED_BUFFERS;
+  return method->inputs_size() <= kMostInputs ? 0 : NEUTRON_BOARD_CODE_PLANNED_BUFFERS;
 }
 
 uint8_t load(uint32_t bytes) {
@@ -237,28 +206,6 @@ size_t rank_of(const EValue& value) {
 
 size_t bytes_of(const EValue& value) {
   return value.isTensor() ? value.toTensor().nbytes() : sizeof(int64_t);
-}
-
-// What is no tensor is a number of eight bytes.
-int64_t number_of(const EValue& value) {
-  int64_t raw = value.isInt() ? value.toInt() : value.isBool() ? static_cast<int64_t>(value.toBool()) : 0;
-  if (value.isDouble()) {
-    const double real = value.toDouble();
-    std::memcpy(&raw, &real, sizeof(raw));
-  }
-  return raw;
-}
-
-void set_number(EValue& value, int64_t raw) {
-  double real;
-  std::memcpy(&real, &raw, sizeof(real));
-  if (value.isInt()) {
-    value = EValue(raw);
-  } else if (value.isDouble()) {
-    value = EValue(real);
-  } else if (value.isBool()) {
-    value = EValue(raw != 0);
-  }
 }
 
 constexpr uint8_t kLong = 4; // ScalarType
@@ -318,7 +265,7 @@ void answer_result(uint64_t microseconds) {
     if (value.isTensor()) {
       put_all(value.toTensor().const_data_ptr(), value.toTensor().nbytes());
     } else {
-      put_number(static_cast<uint64_t>(number_of(value)), 8);
+      put_number(static_cast<uint64_t>(firmware::number_of(value)), 8);
     }
   }
   end();
@@ -427,7 +374,7 @@ void on_input(size_t index, uint32_t bytes) {
     answer_error(NEUTRON_BOARD_CODE_INPUT_SIZE, known ? "the input has another size" : "there is no such input");
   } else {
     if (!value->isTensor()) {
-      set_number(*value, raw);
+      firmware::set_number(*value, raw);
     }
     given[index] = true;
     answer_ok();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -139,5 +140,7 @@ def _ports() -> list[str]:
 
 
 def _reason(error: BaseException) -> str:
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    number = getattr(error, "errno", None)  # pyserial repeats the name and the number in its text
+    known = os.strerror(number) if isinstance(number, int) and number > 0 else ""
+    text = known or getattr(error, "strerror", None) or str(error) or type(error).__name__
     return str(text).splitlines()[0]

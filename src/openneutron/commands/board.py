@@ -28,8 +28,7 @@ def add_board_arguments(
 
     add = parser.add_argument_group("on a board").add_argument
     add("--board", metavar="PORT", help="/dev/ttyACM0, COM5, socket://host:port, a pyserial URL, or qemu")
-    add("--baud", type=int, default=BAUD, metavar="N", help=f"of the serial line (default: {BAUD})")
-    add("--timeout", type=float, default=TIMEOUT, metavar="S", help="seconds a board may be silent")
+    add_line_arguments(add, BAUD, TIMEOUT)
     if samples is not None:
         add("--samples", type=int, metavar="N", help=f"random inputs for the board (default: {samples})")
     if not core:
@@ -37,12 +36,24 @@ def add_board_arguments(
     add("--core", metavar="CORE", help=f"of --board qemu: {', '.join(CORES)} (default: {DEFAULT.name})")
 
 
+def add_line_arguments(add: Any, baud: int | None, timeout: float | None) -> None:
+    """Declare what is known of the line to a board, with these defaults."""
+    add("--baud", type=int, default=baud, metavar="N", help=f"of the serial line (default: {BAUD})")
+    add("--timeout", type=float, default=timeout, metavar="S",
+        help=f"seconds a board may be silent (default: {TIMEOUT:g})")  # fmt: skip
+
+
+def check_line(baud: float, timeout: float) -> None:
+    """Refuse values that make no sense."""
+    if not (isinstance(baud, int) and 1 <= baud < 1 << 31):
+        fail("ON104", "option --baud", f"must be a positive number of bits a second (got {baud})")
+    if not 0 < timeout < 1e6:
+        fail("ON104", "option --timeout", f"must be a positive number of seconds (got {timeout})")
+
+
 def check_board_arguments(args: argparse.Namespace) -> None:
     """Refuse values that make no sense, and options that have no effect."""
-    if args.baud < 1:
-        fail("ON104", "option --baud", f"must be positive (got {args.baud})")
-    if not 0 < args.timeout < 1e6:
-        fail("ON104", "option --timeout", f"must be a positive number of seconds (got {args.timeout})")
+    check_line(args.baud, args.timeout)
     if args.board is not None and not args.board.strip():
         fail("ON104", "option --board", "is empty", "Give a port, for example /dev/ttyACM0, or qemu.")
     samples = getattr(args, "samples", None)

@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Read, compare, print."""
     from openneutron.report.difference import compare_reports
+    from openneutron.report.load import figure_of
 
     check_model_options(args, args.a, args.b)
     before, after = _loaded(args.a, args), _loaded(args.b, args)
@@ -60,8 +61,8 @@ def execute(args: argparse.Namespace) -> int:
     else:
         _print(found, args.a, args.b)
         for name, report in ((args.a, before), (args.b, after)):
-            if report.summary["partitions"] and report.summary.get("cycles_npu") == 0:
-                print(f"{name}: no cycles stands for not known: its delegates do not tell what they call")
+            if report.summary["partitions"] and figure_of(report.summary, "cycles_npu") is None:
+                print(f"{name}: its cycles are not known: its delegates do not tell what they call")
         if limit is not None:
             names = ", ".join(c.label.strip() for c in worse)
             print(

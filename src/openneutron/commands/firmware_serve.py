@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,9 +56,9 @@ def _operators(files: list[str]) -> tuple[str, ...]:
 
 
 def _emulate(core: Core, image: Path, port: int | None) -> int:
+    from openneutron.firmware.emulator import end_with_parent
     from openneutron.firmware.serve import emulator_command
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the emulator ends with us
     serial = "pty" if port is None else f"tcp:127.0.0.1:{port},server=on,wait=off"
     process = subprocess.Popen(
         emulator_command(core, image, serial),
@@ -69,6 +67,7 @@ def _emulate(core: Core, image: Path, port: int | None) -> int:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        preexec_fn=end_with_parent(),
     )
     assert process.stdout is not None
     try:

@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openneutron.commands.board import BAUD, TIMEOUT, add_line_arguments, check_line
 from openneutron.commands.source import add_model_options, check_model_options, model_options
 from openneutron.diagnostics import fail
 
@@ -62,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PORT",
         help="a board for the figure `measured`, as of `run --board`; again for more (not the space's own)",
     )
+    add_line_arguments(parser.add_argument, None, None)
     parser.add_argument(
         "--trust",
         action="store_true",
@@ -89,7 +91,7 @@ def execute(args: argparse.Namespace) -> None:
     from openneutron.search.space import read_space
 
     path = Path(args.space)
-    space = _allowed(read_space(path), args.trust, args.board)
+    space = _allowed(read_space(path), args.trust, args.board, args.baud, args.timeout)
     if args.trials is not None:
         if args.trials < 1:
             fail("ON104", "option --trials", f"must be positive (got {args.trials})")
@@ -119,25 +121,29 @@ def sweep(
     reports: bool = True,
     trust: bool = False,
     boards: Sequence[str] = (),
+    baud: int | None = None,
+    timeout: float | None = None,
 ) -> dict[str, Any]:
     """Search over a space: a TOML file, or a table like one. Returns what `sweep --json` prints.
 
     Code that a file names (`FILE.py:FUNCTION`) is run, and boards that it names are opened, only with
-    `trust`; a table is the caller's own. `boards` stand for the space's own.
+    `trust`; a table is the caller's own. `boards` stand for the space's own, and so do `baud` and `timeout`.
     """
     from openneutron.search.space import make_space, read_space
 
     if isinstance(space, Mapping):
         if folder is None:
             fail("ON104", "folder", "a space that is no file has no place beside it", "Name a folder.")
-        found = _allowed(make_space(space), True, boards)
+        found = _allowed(make_space(space), True, boards, baud, timeout)
         return _searched(found, Path(folder), jobs=jobs, dask=dask, reports=reports)
     place = Path(folder) if folder is not None else Path(space).with_suffix(".sweep")
-    found = _allowed(read_space(Path(space)), trust, boards)
+    found = _allowed(read_space(Path(space)), trust, boards, baud, timeout)
     return _searched(found, place, jobs=jobs, dask=dask, reports=reports)
 
 
-def _allowed(space: Space, trust: bool, boards: Sequence[str]) -> Space:
+def _allowed(
+    space: Space, trust: bool, boards: Sequence[str], baud: int | None = None, timeout: float | None = None
+) -> Space:
     """The space, with the caller's boards, if any, for its own; refused if it asks for too much."""
     from dataclasses import replace
 
@@ -147,7 +153,14 @@ def _allowed(space: Space, trust: bool, boards: Sequence[str]) -> Space:
         space = replace(space, data={k: v for k, v in space.data.items() if k != "boards"})
     if not trust:
         _refuse_code(space)
-    return replace(space, data={**space.data, "boards": list(boards)}) if boards else space
+    given = {"boards": list(boards), "baud": baud, "timeout": timeout}
+    data = {**space.data, **{name: value for name, value in given.items() if value not in ([], None)}}
+    if not data.get("boards"):
+        for name in ("baud", "timeout"):
+            if name in data:
+                fail("ON104", f"option --{name}", "has no effect without a board", "Add --board PORT.")
+    check_line(data.get("baud", BAUD), data.get("timeout", TIMEOUT))
+    return replace(space, data=data)
 
 
 def _refuse_code(space: Space) -> None:

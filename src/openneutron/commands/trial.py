@@ -191,7 +191,8 @@ def _measured(job: Job, args: Any, result: Result) -> float:
     from openneutron.commands.progress import Steps
 
     with _free_board(job.data["boards"]) as name:
-        args.board, args.baud, args.timeout = name, BAUD, TIMEOUT
+        args.board = name
+        args.baud, args.timeout = job.data.get("baud", BAUD), job.data.get("timeout", TIMEOUT)
         run = measure_file(args, Path(result.output), None, Steps(quiet=True))[2]
     return float(run.statistics()["median"])
 

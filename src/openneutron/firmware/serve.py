@@ -17,6 +17,7 @@ from openneutron.diagnostics import fail
 from openneutron.files import write_atomically
 from openneutron.firmware.build import runtime_folder
 from openneutron.firmware.cores import DEFAULT, FLASH_BYTES, Core
+from openneutron.firmware.emulator import end_with_parent
 from openneutron.firmware.operators import PRIM, find_kernels, uses_cmsis_nn, wheel_operators
 from openneutron.firmware.pools import WholePools
 from openneutron.firmware.sources import Sources, find_sources
@@ -132,7 +133,8 @@ def emulated_line(core: Core, image: Path) -> Iterator[SocketPort]:
         path = Path(name) / "line"  # short: a socket's path has a hundred bytes
         command = emulator_command(core, image, f"unix:{path},server=on,wait=off")
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.PIPE, text=True, errors="replace")  # fmt: skip
+                                   stderr=subprocess.PIPE, text=True, errors="replace",
+                                   preexec_fn=end_with_parent())  # fmt: skip
         try:
             yield SocketPort(_connect(path, process))
         finally:

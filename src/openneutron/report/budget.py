@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from openneutron.diagnostics import fail, nearest
 from openneutron.files import read_toml
 from openneutron.report.difference import reserve, sram_needed
-from openneutron.report.load import Loaded
+from openneutron.report.load import Loaded, figure_of
 
 _SIZE = re.compile(r"\s*([\d._]+)\s*([KM])?i?B?\s*", re.I)
 
@@ -33,7 +33,7 @@ class Limit:
 
 
 def _share(report: Loaded, npu: str, cpu: str) -> float | None:
-    values: list[Any] = [report.summary.get(npu), report.summary.get(cpu)]
+    values: list[Any] = [figure_of(report.summary, npu), figure_of(report.summary, cpu)]
     inside, outside = (len(value) if isinstance(value, list) else value for value in values)
     if inside is None or outside is None:
         return None

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from openneutron.report.load import ACCURACIES, Loaded
+from openneutron.report.load import ACCURACIES, Loaded, figure_of
 
 # key, words, and whether more of it is worse; None: neither.
 FIGURES: tuple[tuple[str, str, bool | None], ...] = (
@@ -29,6 +29,7 @@ FIGURES: tuple[tuple[str, str, bool | None], ...] = (
     ("macs_npu", "MACs on the NPU", None),
     ("macs_cpu", "MACs on the CPU", True),
     ("border_transposes", "transposes at the borders", None),
+    ("runtime_transposes", "transposes by the runtime", None),
     ("quantize_steps", "quantize steps", None),
     ("dequantize_steps", "dequantize steps", None),
 )
@@ -99,7 +100,9 @@ class Difference:
 
 def compare_reports(a: Loaded, b: Loaded) -> Difference:
     """What differs between two compiles."""
-    kernels = [set(one.summary.get("kernels", ())) for one in (a, b)]
+    kernels = [set(figure_of(one.summary, "kernels") or ()) for one in (a, b)]
+    if any("kernels" in one.summary.get("unknown", ()) for one in (a, b)):
+        kernels = [set(), set()]  # which of them are new is not known
     return Difference(
         names=(a.name, b.name),
         figures=[
@@ -134,7 +137,7 @@ def reserve(summary: dict[str, Any]) -> int:
 def _figure(report: Loaded, key: str) -> float | None:
     if key == "sram_needed":
         return sram_needed(report.summary)
-    value = report.summary.get(key)
+    value = figure_of(report.summary, key)
     return len(value) if isinstance(value, list) else value
 
 

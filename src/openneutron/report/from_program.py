@@ -22,7 +22,7 @@ from openneutron.compiler.microcode.cost import costs_of
 from openneutron.compiler.result import CallInfo
 from openneutron.estimate.cpu_cost import Operator, cpu_cycles, transpose_cycles
 from openneutron.estimate.timeline import BORDER_KINDS, NPU_KINDS, Event, npu_events, total
-from openneutron.package.payload import CHANNELS_LAST, Payload
+from openneutron.package.payload import CHANNELS_LAST, Payload, Port
 from openneutron.package.pte import ProgramInfo, TensorSpec, check_program, parse_program, read_program
 from openneutron.report.addresses import buffers, reads, writes
 from openneutron.report.cost_model import error_label
@@ -70,6 +70,11 @@ def report_from_program(path: Path | str, *, note: str = "") -> dict[str, Any]:
         what_if=[],
         missing=[*([note] if note else []), *unknown_parts(info), *MISSING],
     )
+
+
+# What only a delegate's calls tell; the figures of time are 0 then.
+_UNKNOWN = ("npu_nodes", "macs_npu", "border_transposes", "transpose_cycles_estimated", "kernels")
+_NO_ESTIMATE = "Not estimated: the delegates do not tell what they call."
 
 
 def _payloads(info: ProgramInfo, method: str) -> list[Payload | None]:
@@ -161,12 +166,13 @@ class _Walk:
         arguments = [made.get(t.place, ()) for t in step.inputs]
         if payload is None or not payload.is_open:
             self.known = False
+            if payload is not None:
+                self._transposes(method, payload.inputs, step.inputs, partition)
+                self._transposes(method, payload.outputs, step.outputs, partition)
             every = tuple(i for ids in arguments for i in ids)
             ids = self._node(f"delegate_{partition}", step.operator, "npu", partition, method, every, None)
             return {t.place: ids for t in step.outputs}
-        for port, tensor in zip(payload.inputs, step.inputs, strict=False):
-            if port.format == CHANNELS_LAST:
-                self._transpose(method, tensor, partition)
+        self._transposes(method, payload.inputs, step.inputs, partition)
         calls = mc.decode(payload.microcode).calls
         infos = [
             CallInfo(
@@ -181,9 +187,7 @@ class _Walk:
         for event in npu_events(method, infos, partition, self.target, names, ends):
             self._add(event)
         self.memory[partition]["buffers"] = [b | _shifted(b, begin) for b in buffers(calls)]
-        for port, tensor in zip(payload.outputs, step.outputs, strict=False):
-            if port.format == CHANNELS_LAST:
-                self._transpose(method, tensor, partition)
+        self._transposes(method, payload.outputs, step.outputs, partition)
         last = self._last_writers
         return {
             tensor.place: last.get((mc.Region.OUTPUT, index), ()) for index, tensor in enumerate(step.outputs)
@@ -213,6 +217,14 @@ class _Walk:
         for number in range(len(names) - 2, -1, -1):
             names[number] = names[number] or names[number + 1]
         return names
+
+    def _transposes(
+        self, method: str, ports: Sequence[Port], tensors: Sequence[ProgramTensor], partition: int
+    ) -> None:
+        """What the runtime does with the inputs or outputs of a delegate, whoever made it."""
+        for port, tensor in zip(ports, tensors, strict=False):
+            if port.format == CHANNELS_LAST:
+                self._transpose(method, tensor, partition)
 
     def _transpose(self, method: str, tensor: ProgramTensor, partition: int) -> None:
         nbytes, name = _nbytes(tensor.spec), f"value_{tensor.number}"
@@ -293,5 +305,7 @@ def _summary(
         "time_us_estimated": round(cycles / target.frequency_hz * 1e6, 1),
         "estimate_label": error_label(),
     }
+    if not walk.known:
+        data["unknown"], data["estimate_label"] = list(_UNKNOWN), _NO_ESTIMATE
     data["hint"] = best_hint(data)
     return data

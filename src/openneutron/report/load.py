@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -64,6 +65,16 @@ def report_of(data: Any, where: str) -> Loaded:
     accuracy = {key: float(data[key]) for key in ACCURACIES if isinstance(data.get(key), int | float)}
     name = data.get("name") or Path(str(summary.get("program") or where)).stem
     return Loaded(str(name), summary, lists["nodes"], lists["errors"], accuracy if wrapped else {})
+
+
+def figure_of(summary: Mapping[str, Any], key: str) -> Any:
+    """A figure of a summary; None if it is not there or not known: not every delegate tells what it does."""
+    timed = key.startswith("cycles_") or key == "time_us_estimated"
+    if key in summary.get("unknown", ()) or (
+        timed and summary.get("partitions") and summary.get("cycles_npu") == 0
+    ):
+        return None
+    return summary.get(key)
 
 
 def _not_a_report(where: str, problem: str) -> NoReturn:

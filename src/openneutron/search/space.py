@@ -49,7 +49,8 @@ _KEYS = (
     "limits",
     "workers",
 )
-_DATA = ("calibration", "test", "samples", "metric", "boards")
+_DATA = ("calibration", "test", "samples", "metric", "boards", "baud", "timeout")
+_NO_FILES = ("samples", "boards", "baud", "timeout")
 _WORKERS = ("ship",)
 _RANGE = ("from", "to", "step", "log")
 _AIMS = {"max": "maximize", "min": "minimize"}
@@ -231,13 +232,16 @@ def make_space(table: Mapping[str, Any], where: str = "space", folder: Path | No
     boards = data.get("boards", [])
     if not isinstance(boards, list) or not all(isinstance(name, str) and name for name in boards):
         fail(CODE, f"{where}: data.boards", "must be a list of ports", 'Write boards = ["/dev/ttyACM0"].')
+    for name in ("baud", "timeout"):
+        if isinstance(data.get(name, 1), bool) or not isinstance(data.get(name, 1), int | float):
+            fail(CODE, f"{where}: data.{name}", "must be a number", "As of `run --board`.")
     return Space(
         model=_located(model, folder),
         dimensions=dimensions,
         fixed=fixed,
         objectives=objectives,
         limits=limits,
-        data={k: _located(v, folder) if k not in ("samples", "boards") else v for k, v in data.items()},
+        data={k: _located(v, folder) if k not in _NO_FILES else v for k, v in data.items()},
         trials=_count(table, "trials", 30, where),
         seed=_count(table, "seed", 0, where, least=0),
         batch=_count(table, "batch", 8, where, most=_MOST_BATCH),

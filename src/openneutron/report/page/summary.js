@@ -64,6 +64,7 @@ function verdict(need) {
 function tiles(rejected, weights, need) {
   const macs = (SUMMARY.macs_npu || 0) + (SUMMARY.macs_cpu || 0);
   const share = macs ? SUMMARY.macs_npu / macs : 0;
+  const hidden = (SUMMARY.unknown || []).includes('macs_npu');
   const micro = SUMMARY.time_us_estimated ?? 0;
   const tile = (name, value, ...more) =>
     el(
@@ -87,10 +88,16 @@ function tiles(rejected, weights, need) {
     tile('SRAM', bytes(need), small(`of ${bytes(SUMMARY.sram_bytes || 0)}`), ...sramBar(weights)),
     tile(
       'On the NPU',
-      macs ? `${percent(share)}` : '–',
-      small(macs ? `of ${integer(macs)} multiply-accumulates` : 'no multiply-accumulates'),
+      hidden ? 'unknown' : macs ? `${percent(share)}` : '–',
       small(
-        `${count(SUMMARY.npu_nodes || 0, 'operator')} in ${count(SUMMARY.partitions || 0, 'partition')}, ${integer(rejected.length)} left on the CPU`,
+        hidden
+          ? 'its delegates do not tell what they compute'
+          : macs
+            ? `of ${integer(macs)} multiply-accumulates`
+            : 'no multiply-accumulates',
+      ),
+      small(
+        `${hidden ? 'something' : count(SUMMARY.npu_nodes || 0, 'operator')} in ${count(SUMMARY.partitions || 0, 'partition')}, ${integer(rejected.length)} left on the CPU`,
       ),
     ),
     tile(
