@@ -43,4 +43,51 @@ inline bool same_sizes(const Tensor& a, const Tensor& b) {
   return true;
 }
 
+inline bool is_plain(const Tensor& tensor) {
+  return ::executorch::runtime::is_contiguous_dim_order(tensor.dim_order().data(), tensor.dim_order().size());
+}
+
+template <typename... Tensors>
+bool are_floats(const Tensors&... tensors) {
+  return ((tensors.scalar_type() == ScalarType::Float) && ...);
+}
+
+template <typename... Tensors>
+bool are_plain_floats(const Tensors&... tensors) {
+  return ((tensors.scalar_type() == ScalarType::Float && is_plain(tensors)) && ...);
+}
+
+inline const float* floats(const Tensor& tensor) {
+  return static_cast<const float*>(tensor.const_data_ptr());
+}
+
+inline float* floats_of(Tensor& tensor) {
+  return static_cast<float*>(tensor.mutable_data_ptr());
+}
+
+inline size_t count_of(const Tensor& tensor) {
+  return static_cast<size_t>(tensor.numel());
+}
+
+// A number as a float; false for a boolean, and for what a float has no place for, which the portable kernels may refuse.
+inline bool number(const Scalar& scalar, float* value) {
+  if (scalar.isFloatingPoint()) {
+    const double given = scalar.to<double>();
+    *value = static_cast<float>(given);
+    return !(*value - *value != 0.0f) || given - given != 0.0;
+  }
+  if (scalar.isIntegral(/*includeBool=*/false)) {
+    *value = static_cast<float>(scalar.to<int64_t>());
+    return true;
+  }
+  return false;
+}
+
 } // namespace openneutron::native
+
+namespace torch::executor {
+using ::executorch::aten::ArrayRef;
+using ::executorch::aten::Scalar;
+using ::executorch::aten::ScalarType;
+using ::executorch::aten::Tensor;
+} // namespace torch::executor

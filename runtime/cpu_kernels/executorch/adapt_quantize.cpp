@@ -1,11 +1,6 @@
 // quantize_per_tensor, quantize_per_channel and back, between float and int8, uint8, int16.
 #include "adapt.h"
 
-namespace torch::executor {
-using ::executorch::aten::ScalarType;
-using ::executorch::aten::Tensor;
-} // namespace torch::executor
-
 PORTABLE(quantize_per_tensor_out, const Tensor&, double, int64_t, int64_t, int64_t, ScalarType, Tensor&)
 PORTABLE(quantize_per_tensor_tensor_args_out, const Tensor&, const Tensor&, const Tensor&, int64_t, int64_t, ScalarType,
          Tensor&)
@@ -166,8 +161,7 @@ Tensor& dequantize_per_channel_out(Context& context, const Tensor& input, const 
                                    int64_t quant_max, ScalarType dtype, std::optional<ScalarType> out_dtype,
                                    Tensor& out) {
   const int64_t channel = channel_axis(input, axis, scales);
-  bool taken = channel >= 0 && can_dequantize(input, quant_min, quant_max, dtype, out_dtype, out) &&
-               ::executorch::runtime::is_contiguous_dim_order(input.dim_order().data(), input.dim_order().size()) &&
+  bool taken = channel >= 0 && can_dequantize(input, quant_min, quant_max, dtype, out_dtype, out) && is_plain(input) &&
                (scales.scalar_type() == ScalarType::Double || scales.scalar_type() == ScalarType::Float) &&
                (!zero_points.has_value() ||
                 (zero_points->scalar_type() == ScalarType::Long && zero_points->numel() == scales.numel()));

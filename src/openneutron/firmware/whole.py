@@ -55,7 +55,8 @@ TRACED = ("-DET_EVENT_TRACER_ENABLED",)
 SIZE = "-Os"
 CMSIS_NN_SPEED = "-Ofast"  # CMSIS-NN's own default; its int8 kernels have no floats that it could change
 KERNEL_SPEED = "-O2"
-CPU_KERNEL_SPEED = (KERNEL_SPEED, "-fno-math-errno")  # a square root is one instruction
+# A square root is one instruction; but vectors of floats would flush denormals to zero.
+CPU_KERNEL_SPEED = (KERNEL_SPEED, "-fno-math-errno", "-fno-tree-vectorize")
 APPLICATION = ("main", "system")
 ASSEMBLY, POOLS_HEADER = "program.S", "neutron_pools.h"
 MEASURING_STACK = 64 * 1024
