@@ -115,9 +115,8 @@ def find_kernels(operators: Sequence[str], sources: Sources, *, portable: bool =
         if mine:
             fast |= set(mine)
             texts = {f: f.read_text() for f in sorted((root / library.folder).glob("adapt_*.cpp"))}
-            ours += [
-                f for f, text in texts.items() if any(f"& {functions[op]}(Context" in text for op in mine)
-            ]
+            words = re.compile(rf"\b({'|'.join(functions[op] for op in mine)})\b")
+            ours += [file for file, text in texts.items() if words.search(text)]
             folders.append((library.name, _generate(library, mine, sources)))
     for library in LIBRARIES:
         functions = _functions(sources.executorch / library.list)
