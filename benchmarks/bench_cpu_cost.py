@@ -1,7 +1,8 @@
 """Instructions of CPU kernels on an emulated Cortex-M33, and the cost model's parameters fitted to them.
 
-Programs with a method for each operator and size run as firmware under QEMU, which counts: float operators on
-ExecuTorch's portable kernels, int8 ones on its Cortex-M kernels (CMSIS-NN), and the steps around a delegate.
+Programs with a method for each operator and size run as firmware under QEMU, which counts: float operators
+and the steps around a delegate on ExecuTorch's portable kernels and on those of runtime/cpu_kernels, int8
+operators on its Cortex-M kernels (CMSIS-NN).
 The model is that of `openneutron.estimate.cpu_cost`: an operator takes a fixed amount and one that grows with
 its work. Cycles are instructions times one stated factor.
 
@@ -68,12 +69,22 @@ def float_cases() -> Iterator[tuple[str, nn.Module, tuple[torch.Tensor, ...]]]:
         "softmax": lambda x: torch.softmax(x, -1),
         "mean": lambda x: x.reshape(8, -1).mean(1),
         "flip": lambda x: torch.flip(x, [1]),
+        "sub": lambda x: x - 0.5 * x,
+        "maximum": lambda x: torch.maximum(x, -x),
+        "sigmoid": torch.sigmoid,
+        "tanh": torch.tanh,
+        "layer_norm": lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]),
+        "bmm": lambda x: torch.bmm(x.reshape(1, 8, -1), x.reshape(1, -1, 8)),
+        "broadcast": lambda x: x.reshape(4, 8, -1) * x.reshape(4, 8, -1)[:1, :, :1],
     }
     for name, function in functions.items():
         for size in SIZES:
             yield f"{name}_{size}", Function(function), (torch.randn(1, size),)
     for size in (8, 24, 64):
         yield f"linear_{size}", nn.Linear(size, size), (torch.randn(4, size),)
+    for channels, side in ((4, 8), (8, 12), (16, 16)):
+        image = (torch.randn(1, channels, side, side),)
+        yield f"float_conv_{channels}", nn.Conv2d(channels, channels, 3, padding=1), image
 
 
 def int8_cases() -> Iterator[tuple[str, nn.Module, tuple[torch.Tensor, ...]]]:
@@ -108,17 +119,20 @@ def border_cases() -> Iterator[tuple[str, nn.Module, tuple[torch.Tensor, ...]]]:
         yield f"border_{side}", nn.Conv2d(3, 4, 1), (torch.randn(1, 3, side, side),)
 
 
-def count(what: str) -> list[Count]:
-    """Count the operators of a recipe's cases; `portable`: of float models without the NPU."""
-    cases = list({"portable": float_cases, "cortex-m": int8_cases, "neutron": border_cases}[what]())
+def count(what: str, *, portable: bool = False) -> list[Count]:
+    """Count the operators of a recipe's cases; `float`: of float models without the NPU.
+
+    `portable`: with none of runtime/cpu_kernels.
+    """
+    cases = list({"float": float_cases, "cortex-m": int8_cases, "neutron": border_cases}[what]())
     modules = {name: module.eval() for name, module, _ in cases}
     inputs = {name: values for name, _, values in cases}
-    calibration = None if what == "portable" else {name: [values] for name, values in inputs.items()}
-    more = {"delegate": False} if what == "portable" else {"recipe": what}
+    calibration = None if what == "float" else {name: [values] for name, values in inputs.items()}
+    more = {"delegate": False} if what == "float" else {"recipe": what}
     made = compile_model(modules, inputs, calibration=calibration, verify=False, **more)
     program = read_whole_program(made.pte)
     with tempfile.TemporaryDirectory() as folder:
-        firmware = build_whole(program, Path(folder), find_sources())
+        firmware = build_whole(program, Path(folder), find_sources(), portable=portable)
         run = run_whole(firmware, random_runs(program, 1))
     arguments = {
         name: [d.payload().input_args for d in method.delegates]
@@ -131,9 +145,12 @@ def count(what: str) -> list[Count]:
         if call.delegate is not None:
             continue
         shapes = tuple(t.spec.shape for t in call.inputs)
-        op = Operator(step.operator, shapes, call.outputs[0].spec.shape if call.outputs else ())
+        is_float = all(t.spec.dtype == "float32" for t in (*call.inputs, *call.outputs))
+        shape = call.outputs[0].spec.shape if call.outputs else ()
+        op = Operator(step.operator, shapes, shape, is_float=is_float)
         if not op.is_view:
-            found.append(Count(step.operator, *cpu_work(op), step.instructions))
+            name = f"{step.operator}, ours" if op.fast and not portable else step.operator
+            found.append(Count(name, *cpu_work(op, portable=portable), step.instructions))
     return found
 
 
@@ -164,7 +181,9 @@ def _start(counts: list[Count]) -> float:
 def main() -> int:
     """Print counts, the fit and its errors."""
     try:
-        counts = count("cortex-m") + count("portable") + count("neutron")
+        counts = count("cortex-m")
+        for portable in (True, False):
+            counts += count("float", portable=portable) + count("neutron", portable=portable)
     except OpenNeutronError as error:
         print(f"skipped: {error}")
         return 0

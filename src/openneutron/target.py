@@ -20,6 +20,7 @@ _FITTED = "fitted to the published times of CifarNet, DS-CNN and MobileNetV1 0.2
 _ASSUMED = "assumption, not measured: "
 # Instructions under QEMU (benchmarks/bench_cpu_cost.py), times 1.2 cycles each, which is assumed.
 _COUNTED = "counted instructions x 1.2 cycles: "
+_OURS = f"{_COUNTED}runtime/cpu_kernels, "
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,12 @@ class CostModel:
     cpu_dispatch_cycles: int = _parameter(
         "cycles per operator", f"{_COUNTED}ExecuTorch finds and calls a kernel, which checks its arguments"
     )
+    cpu_fast_quantize_cycles: float = _parameter("cycles per element", f"{_OURS}float to int8")
+    cpu_fast_dequantize_cycles: float = _parameter("cycles per element", f"{_OURS}int8 to float")
+    cpu_fast_element_cycles: float = _parameter("cycles per element", f"{_OURS}sums, products, maxima")
+    cpu_fast_function_cycles: float = _parameter("cycles per element", f"{_OURS}softmax, exp, tanh")
+    cpu_fast_move_cycles: float = _parameter("cycles per element", f"{_OURS}transposes, other layouts")
+    cpu_fast_mac_cycles: float = _parameter("cycles per MAC", f"{_OURS}float products and convolutions")
     cpu_float_mac_cycles: float = _parameter("cycles per MAC", f"{_COUNTED}portable float products")
     cpu_int8_mac_cycles: float = _parameter("cycles per MAC", f"{_COUNTED}CMSIS-NN with the DSP extension")
     cpu_int8_short_mac_cycles: float = _parameter(
@@ -137,15 +144,21 @@ TARGETS: dict[str, Target] = {
             copy_setup_cycles=500,
             flash_bytes_per_second=1_000_000_000,
             cpu_frequency_hz=324_000_000,
-            cpu_dispatch_cycles=1_240,
+            cpu_dispatch_cycles=1_210,
+            cpu_fast_quantize_cycles=12,
+            cpu_fast_dequantize_cycles=8.3,
+            cpu_fast_element_cycles=9.7,
+            cpu_fast_function_cycles=121,
+            cpu_fast_move_cycles=4.2,
+            cpu_fast_mac_cycles=5.1,
             cpu_float_mac_cycles=60,
             cpu_int8_mac_cycles=2.5,
             cpu_int8_short_mac_cycles=7.2,
-            cpu_float_element_cycles=31,
-            cpu_broadcast_cycles=970,
+            cpu_float_element_cycles=50,
+            cpu_broadcast_cycles=750,
             cpu_int8_element_cycles=25,
-            cpu_function_cycles=208,
-            cpu_move_cycles=10.7,
+            cpu_function_cycles=139,
+            cpu_move_cycles=6.6,
             cpu_quantize_cycles=19,
             cpu_portable_quantize_cycles=215,
             cpu_dequantize_cycles=32,

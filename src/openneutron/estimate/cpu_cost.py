@@ -1,9 +1,11 @@
 """Estimated cycles of operators that stay on the CPU, from their names and shapes.
 
-A rough model whose parameters (`openneutron.target.CostModel`, those that begin with `cpu_`) are instructions
-counted on an emulated Cortex-M33 (benchmarks/bench_cpu_cost.py) times an assumed number of cycles each. It
-tells portable float kernels from the int8 kernels of the Cortex-M dialect, multiplications from walks over
-elements, and these from functions of the C library. Within a class, operators differ by two or three times.
+Operators that `runtime/cpu_kernels` has a kernel for are estimated as those, which firmware links, the rest
+as ExecuTorch's portable and Cortex-M kernels. A rough model: its parameters (`openneutron.target.CostModel`,
+those that begin with `cpu_`) are instructions counted on an emulated Cortex-M33, times an assumed number of
+cycles each (benchmarks/bench_cpu_cost.py). It tells float kernels from the int8 kernels of the Cortex-M
+dialect, multiplications from walks over elements, and these from functions of the C library. Within a class,
+operators differ by two or three times.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from torch import Tensor
+from torch import Tensor, float32
 from torch.fx import Node
 
 from openneutron.fx import bind_args, op_name, tensor_of
@@ -45,6 +47,19 @@ _BINARY = frozenset({
     "add", "sub", "rsub", "mul", "div", "minimum", "maximum", "where", "fmod", "remainder", "floor_divide",
     "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "clamp",
 })  # fmt: skip
+# What the kernels of runtime/cpu_kernels are counted by; those that compute take float32 alone.
+_FAST = {
+    "quantize_per_tensor": "quantize", "quantize_per_channel": "quantize",
+    "dequantize_per_tensor": "dequantize", "dequantize_per_channel": "dequantize",
+    "permute_copy": "move", "transpose_copy": "move", "expand_copy": "move", "_to_dim_order_copy": "move",
+    "_clone_dim_order": "move",
+}  # fmt: skip
+_FAST_FLOAT = {
+    **dict.fromkeys(("add", "sub", "mul", "div", "minimum", "maximum", "relu", "abs", "neg", "sqrt", "clamp",
+                     "hardtanh", "sum", "mean", "native_layer_norm"), "element"),
+    **dict.fromkeys(("exp", "tanh", "sigmoid", "_softmax", "_log_softmax"), "function"),
+    **dict.fromkeys(("mm", "bmm", "addmm", "convolution"), "mac"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,6 +71,7 @@ class Operator:
     output: Shape
     bytes_moved: int = 0  # read and written once each
     window: int = 1
+    is_float: bool = True  # float32, all it reads and writes
 
     @property
     def namespace(self) -> str:
@@ -75,6 +91,13 @@ class Operator:
             if self.base.startswith(f"{kind}_per"):
                 return kind
         return "cpu"
+
+    @property
+    def fast(self) -> str:
+        """What a kernel of runtime/cpu_kernels is counted by; empty if there is none."""
+        if self.namespace == "cortex_m" or "_mode" in self.name:
+            return ""
+        return _FAST.get(self.base) or (_FAST_FLOAT.get(self.base, "") if self.is_float else "")
 
     @property
     def is_view(self) -> bool:
@@ -115,7 +138,8 @@ def operator_of(node: Node) -> Operator:
     if args.get("transposed"):  # one operator for both directions; the names tell them apart here
         name = "aten.conv_transpose2d.input"
     moved = sum(prod(sizes_of(t)) * t.element_size() for t in (*read, found))
-    return Operator(name, inputs, sizes_of(found), moved, window)
+    is_float = all(t.dtype == float32 for t in (*read, found))
+    return Operator(name, inputs, sizes_of(found), moved, window, is_float)
 
 
 def sizes_of(tensor: Tensor) -> tuple[int, ...]:
@@ -123,12 +147,19 @@ def sizes_of(tensor: Tensor) -> tuple[int, ...]:
     return tuple(d if isinstance(d, int) else int(d.node.hint or 1) for d in tensor.shape)
 
 
-def cpu_work(op: Operator) -> tuple[str, float]:
-    """The parameter of the cost model that an operator's work is counted by, and how much work it is."""
+def cpu_work(op: Operator, *, portable: bool = False) -> tuple[str, float]:
+    """The parameter of the cost model that an operator's work is counted by, and how much work it is.
+
+    `portable`: with ExecuTorch's own kernels alone.
+    """
     int8 = op.namespace == "cortex_m"
+    if op.fast and not portable:
+        elements = max([prod(op.output), *(prod(s) for s in op.inputs)])
+        work = {"mac": op.macs, "element": elements}.get(op.fast, prod(op.output))
+        return f"cpu_fast_{op.fast}_cycles", work
     if op.kind in ("quantize", "dequantize"):
-        portable = "portable_" if op.kind == "quantize" and not int8 else ""
-        return f"cpu_{portable}{op.kind}_cycles", prod(op.output)
+        prefix = "portable_" if op.kind == "quantize" and not int8 else ""
+        return f"cpu_{prefix}{op.kind}_cycles", prod(op.output)
     if op.macs and int8:
         return f"cpu_int8_{'short_' if op.base in _SHORT else ''}mac_cycles", op.macs
     if op.macs:
@@ -143,11 +174,11 @@ def cpu_work(op: Operator) -> tuple[str, float]:
     return ("cpu_int8_element_cycles" if int8 else "cpu_float_element_cycles"), elements
 
 
-def cpu_cycles(op: Operator, target: Target) -> int:
-    """Estimated cycles, in the NPU's clock."""
+def cpu_cycles(op: Operator, target: Target, *, portable: bool = False) -> int:
+    """Estimated cycles, in the NPU's clock; `portable`: with ExecuTorch's own kernels alone."""
     if op.is_view:
         return 0
-    model, (parameter, amount) = target.cost, cpu_work(op)
+    model, (parameter, amount) = target.cost, cpu_work(op, portable=portable)
     work: float = getattr(model, parameter) * amount
     return round((model.cpu_dispatch_cycles + work) * target.frequency_hz / model.cpu_frequency_hz)
 

@@ -51,7 +51,9 @@ def counted_steps(program: WholeProgram, run: WholeRun) -> list[CountedStep]:
             calls = decode(payloads[method][step.delegate].microcode).calls
             return sum(cost.cycles for cost in costs_of(calls, target))
         shapes = tuple(tensor.spec.shape for tensor in step.inputs)
-        return cpu_cycles(Operator(step.operator, shapes, step.outputs[0].spec.shape), target)
+        is_float = all(t.spec.dtype == "float32" for t in (*step.inputs, *step.outputs))
+        op = Operator(step.operator, shapes, step.outputs[0].spec.shape, is_float=is_float)
+        return cpu_cycles(op, target)
 
     found = []
     for count in run.steps:

@@ -15,6 +15,7 @@ from openneutron.firmware.whole import (
     ASSEMBLY,
     CMSIS_NN_SPEED,
     CORE_FILES,
+    CPU_KERNEL_SPEED,
     DEFINES,
     KERNEL_SPEED,
     POOLS_HEADER,
@@ -97,6 +98,7 @@ def source_groups(firmware: WholeFirmware, sources: Sources) -> dict[str, list[s
             f"${{HERE}}/registrations/{library}/RegisterCodegenUnboxedKernelsEverything.cpp"
             for library, _ in kernels.registrations
         ],
+        "CPU_KERNEL_FILES": [f"${{OPENNEUTRON_RUNTIME}}/{f.relative_to(runtime)}" for f in kernels.ours],
         "NEUTRON_FILES": neutron,
     }
 
@@ -104,7 +106,8 @@ def source_groups(firmware: WholeFirmware, sources: Sources) -> dict[str, list[s
 def _cmake(firmware: WholeFirmware, sources: Sources) -> str:
     kernels, runtime, groups = firmware.kernels, runtime_folder(), source_groups(firmware, sources)
     neutron, commands = groups["NEUTRON_FILES"], git_commands()
-    includes = ("include", "generated", "src", "executorch") if neutron else ()
+    includes: tuple[str, ...] = ("include", "generated", "src", "executorch") if neutron else ()
+    includes += ("cpu_kernels",) if kernels.ours else ()
     return fill_template(
         "CMakeLists.txt",
         NAME=firmware.program.name,
@@ -123,6 +126,7 @@ def _cmake(firmware: WholeFirmware, sources: Sources) -> str:
         SIZE=SIZE,
         CMSIS_NN_SPEED=CMSIS_NN_SPEED,
         KERNEL_SPEED=KERNEL_SPEED,
+        CPU_KERNEL_SPEED=";".join(CPU_KERNEL_SPEED),
         KERNELS=str(kernels.count),
         PRIM=prim_properties(kernels),
     )

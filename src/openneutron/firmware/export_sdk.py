@@ -31,6 +31,7 @@ from openneutron.firmware.sources import Sources, find_sources, git_commands, so
 from openneutron.firmware.toolchain import CXX, make_folder
 from openneutron.firmware.whole import (
     ASSEMBLY,
+    CPU_KERNEL_SPEED,
     DEFINES,
     KERNEL_SPEED,
     POOLS_HEADER,
@@ -89,12 +90,16 @@ def export_mcux(firmware: WholeFirmware, folder: Path, sources: Sources) -> None
     if not stock:
         copy_code(sources.generated / "executorch/schema", folder / "generated/executorch/schema")
     names = [f"registrations/{library}" for library, _ in firmware.kernels.registrations]
+    cpu = _cpu_kernels(firmware, folder)
     includes = [*names, *(["generated"] if not stock else []), *_OURS * ours]
+    includes += ["openneutron/cpu_kernels"] if cpu else []
     files = ["main.cpp", "model_pte.h", POOLS_HEADER]
     files += [f"{name}/RegisterCodegenUnboxedKernelsEverything.cpp" for name in names]
+    files += cpu
     common = {"NAME": program.name, "PROJECT": _identifier(program.name)}
     _write(folder / "CMakeLists.txt", fill_template(
-        "mcux_CMakeLists.txt", **common, INCLUDES=" ".join(includes), FILES="\n  ".join(files)))  # fmt: skip
+        "mcux_CMakeLists.txt", **common, INCLUDES=" ".join(includes), FILES="\n  ".join(files),
+        CPU_KERNELS=_speed([f"${{HERE}}/{file}" for file in cpu])))  # fmt: skip
     _write(folder / "example.yml", fill_template("mcux_example.yml", **common))
     _write(folder / "reconfig.cmake", _reconfig(firmware, sources, stock))
     pools = "planned exactly, temporary as NXP wants it, method guessed" if stock else "measured under QEMU"
@@ -118,9 +123,11 @@ def export_zephyr(firmware: WholeFirmware, folder: Path, sources: Sources) -> No
     if program.delegates:
         _runtime(firmware, folder, app / "src")
     groups.pop("EXECUTORCH_FILES")  # the module of ExecuTorch has them
+    cpu = _cpu_kernels(firmware, folder)
     common = {"NAME": program.name, "PROJECT": _identifier(program.name)}
     _write(app / "CMakeLists.txt", fill_template(
         "zephyr_app_CMakeLists.txt", **common, SOURCES=_sets(groups), EXECUTORCH_COMMAND=git_commands()[0],
+        CPU_KERNELS=_speed([f"${{CMAKE_CURRENT_SOURCE_DIR}}/../{file}" for file in cpu]),
         SUBMODULES_COMMAND=zephyr_submodules(), PRIM=prim_properties(firmware.kernels)))  # fmt: skip
     _write(app / "Kconfig", fill_template("zephyr_app_Kconfig"))
     wanted = "CONFIG_OPENNEUTRON=y\n" if program.delegates else ""
@@ -170,7 +177,8 @@ def _reconfig(firmware: WholeFirmware, sources: Sources, stock: bool) -> str:
     if stock:
         return fill_template("mcux_reconfig_eiq.cmake")
     groups, commands = source_groups(firmware, sources), git_commands()
-    groups.pop("REGISTRATIONS")  # CMakeLists.txt has them
+    for name in ("REGISTRATIONS", "CPU_KERNEL_FILES"):
+        groups.pop(name)  # CMakeLists.txt has them
     prim = firmware.kernels.prim
     return fill_template(
         "mcux_reconfig_open.cmake",
@@ -204,6 +212,29 @@ def _runtime(firmware: WholeFirmware, folder: Path, selection: Path | None = Non
         make_folder(target.parent)
         shutil.copyfile(file, target)
     shutil.copyfile(firmware.folder / SELECTION, (selection or folder) / SELECTION)
+
+
+def _cpu_kernels(firmware: WholeFirmware, folder: Path) -> list[str]:
+    """Our CPU kernels that a program needs, copied into the folder; their names in it."""
+    runtime, files = runtime_folder(), firmware.kernels.ours
+    own = runtime / "cpu_kernels"
+    headers = [*own.glob("*.h"), *own.glob("executorch/*.h")] if files else []
+    for file in (*files, *headers):
+        target = folder / "openneutron" / file.relative_to(runtime)
+        make_folder(target.parent)
+        shutil.copyfile(file, target)
+    return [f"openneutron/{file.relative_to(runtime).as_posix()}" for file in files]
+
+
+def _speed(files: list[str]) -> str:
+    """Our CPU kernels are always optimized."""
+    options = ";".join(CPU_KERNEL_SPEED)
+    listing = "\n  ".join(files)
+    return (
+        f'set_source_files_properties(\n  {listing}\n  PROPERTIES COMPILE_OPTIONS "{options}")'
+        if files
+        else ""
+    )
 
 
 def _array(data: bytes, name: str) -> str:

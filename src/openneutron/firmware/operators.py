@@ -17,8 +17,9 @@ from functools import cached_property
 from pathlib import Path
 
 from openneutron.diagnostics import fail
+from openneutron.firmware.build import runtime_folder
 from openneutron.firmware.sources import Sources, package_folder, wheel_folder
-from openneutron.firmware.toolchain import cache_folder, make_folder, run_tool
+from openneutron.firmware.toolchain import cache_folder, digest_of, make_folder, run_tool
 
 PRIM = "executorch_prim::"
 _PRIM_FILES = ("et_view", "et_copy_index", "register_prim_ops")
@@ -37,6 +38,11 @@ class Library:
     list: str
     option: str  # of ExecuTorch's generator
     folder: str
+    ours: bool = False  # in runtime/cpu_kernels, not in ExecuTorch's source
+
+    def root(self, sources: Sources) -> Path:
+        """Where the list and the folder are."""
+        return runtime_folder() / "cpu_kernels" if self.ours else sources.executorch
 
 
 LIBRARIES = (
@@ -46,6 +52,11 @@ LIBRARIES = (
     Library("cortex_m", "backends/cortex_m/ops/operators.yaml", "--custom-ops-yaml-path",
             "backends/cortex_m/ops"),
 )  # fmt: skip
+# Ours, in place of the portable ones, which they call for what they are not made for.
+CPU_KERNELS = (
+    Library("cpu_aten", "aten.yaml", "--functions-yaml-path", "executorch", ours=True),
+    Library("cpu_quantized", "quantized.yaml", "--custom-ops-yaml-path", "executorch", ours=True),
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,7 @@ class Kernels:
     files: tuple[tuple[str, Path], ...]  # (group, source): cpu kernels and what they share
     cmsis_nn: tuple[Path, ...]
     registrations: tuple[tuple[str, Path], ...]  # (library, folder of generated files)
+    ours: tuple[Path, ...] = ()  # of runtime/cpu_kernels
 
     @property
     def prim(self) -> tuple[str, ...]:
@@ -78,13 +90,34 @@ def wheel_operators() -> set[str]:
     return {op for library in LIBRARIES for op in _functions(wheel_folder() / library.list)}
 
 
-def find_kernels(operators: Sequence[str], sources: Sources) -> Kernels:
-    """The kernels of these operators; one without a kernel for the target is a diagnostic."""
+def fast_operators() -> frozenset[str]:
+    """Every operator that `runtime/cpu_kernels` has a kernel for."""
+    root = runtime_folder() / "cpu_kernels"
+    return frozenset(op for library in CPU_KERNELS for op in _functions(root / library.list))
+
+
+def find_kernels(operators: Sequence[str], sources: Sources, *, portable: bool = False) -> Kernels:
+    """The kernels of these operators; one without a kernel for the target is a diagnostic.
+
+    `portable`: ExecuTorch's alone, none of `runtime/cpu_kernels`.
+    """
     names = sorted(set(operators))
     left = {op for op in names if not op.startswith(PRIM)}
     files: dict[Path, str] = {}
     folders, cmsis_nn = [], []
-    missing = []
+    missing: list[str] = []
+    ours: list[Path] = []
+    fast: set[str] = set()
+    for library in CPU_KERNELS if not portable else ():
+        root = library.root(sources)
+        functions = _functions(root / library.list)
+        mine = sorted(left & set(functions))
+        if mine:
+            fast |= set(mine)
+            texts = {f: f.read_text() for f in sorted((root / library.folder).glob("adapt_*.cpp"))}
+            words = re.compile(rf"\b({'|'.join(functions[op] for op in mine)})\b")
+            ours += [file for file, text in texts.items() if words.search(text)]
+            folders.append((library.name, _generate(library, mine, sources)))
     for library in LIBRARIES:
         functions = _functions(sources.executorch / library.list)
         mine = sorted(left & set(functions))
@@ -98,7 +131,10 @@ def find_kernels(operators: Sequence[str], sources: Sources) -> Kernels:
                 missing.append(op)
             else:
                 files[source] = "cpu"
-        folders.append((library.name, _generate(library, mine, sources)))
+        if registered := [op for op in mine if op not in fast]:
+            folders.append((library.name, _generate(library, registered, sources)))
+    if ours:
+        ours = sorted({*ours, *(runtime_folder() / "cpu_kernels").glob("*.c")})
     if missing or left:
         listing = ", ".join(sorted({*missing, *left}))
         fail("ON709", "program", f"there is no kernel for the target for {listing}",
@@ -110,7 +146,8 @@ def find_kernels(operators: Sequence[str], sources: Sources) -> Kernels:
         cmsis_nn = _follow_calls(calling, sources.cmsis_nn)
     if any(op.startswith(PRIM) for op in names):
         files |= {sources.executorch / f"kernels/prim_ops/{name}.cpp": "cpu" for name in _PRIM_FILES}
-    return Kernels(tuple(names), tuple((g, f) for f, g in files.items()), tuple(cmsis_nn), tuple(folders))
+    found = tuple((group, file) for file, group in files.items())
+    return Kernels(tuple(names), found, tuple(cmsis_nn), tuple(folders), tuple(ours))
 
 
 def prim_defines(operators: Iterable[str]) -> tuple[str, ...]:
@@ -124,7 +161,7 @@ def _functions(path: Path) -> dict[str, str]:
     import yaml  # type: ignore[import-untyped]
 
     result = {}
-    for entry in yaml.load(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    for entry in yaml.load(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or ():
         name = entry.get("op") or entry["func"].split("(")[0]
         name = name if "::" in name else f"aten::{name}"
         if name not in _RANDOM:
@@ -185,7 +222,9 @@ def _follow_calls(texts: Iterable[str], root: Path) -> list[Path]:
 
 def _generate(library: Library, operators: Sequence[str], sources: Sources) -> Path:
     """The registrations of these operators, written by ExecuTorch's own generator; kept in the cache."""
-    key = hashlib.sha256(repr((library, tuple(operators), sources.digest)).encode()).hexdigest()[:24]
+    listed = library.root(sources) / library.list
+    made_of = (library, tuple(operators), sources.digest, digest_of([listed]))
+    key = hashlib.sha256(repr(made_of).encode()).hexdigest()[:24]
     folder = cache_folder() / "registrations" / key
     if (folder / "done").exists():
         return folder
@@ -203,7 +242,7 @@ def _generate(library: Library, operators: Sequence[str], sources: Sources) -> P
                   f"--install-dir={unfinished}", f"--tags-path={native / 'tags.yaml'}",
                   f"--aten-yaml-path={native / 'native_functions.yaml'}",
                   f"--op-selection-yaml-path={selection}",
-                  f"{library.option}={sources.executorch / library.list}"])  # fmt: skip
+                  f"{library.option}={listed}"])  # fmt: skip
         (unfinished / "done").touch()
         if not folder.exists():
             unfinished.rename(folder)

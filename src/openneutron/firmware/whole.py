@@ -55,6 +55,8 @@ TRACED = ("-DET_EVENT_TRACER_ENABLED",)
 SIZE = "-Os"
 CMSIS_NN_SPEED = "-Ofast"  # CMSIS-NN's own default; its int8 kernels have no floats that it could change
 KERNEL_SPEED = "-O2"
+# A square root is one instruction; but vectors of floats would flush denormals to zero.
+CPU_KERNEL_SPEED = (KERNEL_SPEED, "-fno-math-errno", "-fno-tree-vectorize")
 APPLICATION = ("main", "system")
 ASSEMBLY, POOLS_HEADER = "program.S", "neutron_pools.h"
 MEASURING_STACK = 64 * 1024
@@ -152,10 +154,14 @@ def build_whole(
     pools: WholePools | None = None,
     sram_bytes: int = SRAM_BYTES,
     defines: Sequence[str] = (),
+    portable: bool = False,
 ) -> WholeFirmware:
-    """Build the image; without sizes for its pools they are as large as the SRAM allows, for measuring."""
+    """Build the image; without sizes for its pools they are as large as the SRAM allows, for measuring.
+
+    `portable`: with ExecuTorch's own kernels alone, none of `runtime/cpu_kernels`.
+    """
     check_memory(program, sram_bytes)
-    kernels = find_kernels(program.operators, sources)
+    kernels = find_kernels(program.operators, sources, portable=portable)
     make_folder(folder)
     given, folder = folder, folder.resolve()
     write_atomically(folder / "program.pte", program.data)
@@ -237,6 +243,7 @@ def whole_units(delegates: bool, kernels: Kernels, sources: Sources, defines: tu
         Unit("cmsisnn", source.stem, source, ("-w", CMSIS_NN_SPEED, "-std=c11"), cmsis_nn, digest)
         for source in kernels.cmsis_nn
     ]
+    units += cpu_kernel_units(kernels.ours, includes, digest)
     for library, folder in kernels.registrations:
         source = folder / "RegisterCodegenUnboxedKernelsEverything.cpp"
         headers = digest + digest_of(folder.glob("*.h"))
@@ -252,6 +259,20 @@ def whole_units(delegates: bool, kernels: Kernels, sources: Sources, defines: tu
             for name in ("neutron_backend", "payload")
         ]
     return units
+
+
+def cpu_kernel_units(
+    files: Sequence[Path], includes: tuple[Path, ...], digest: str, defines: tuple[str, ...] = ()
+) -> list[Unit]:
+    """Our own CPU kernels: loops in C, and what ExecuTorch calls."""
+    own = runtime_folder() / "cpu_kernels"
+    headers = digest + digest_of([*own.glob("*.h"), *own.glob("executorch/*.h")])
+    cpp = ("-w", SIZE, *CXX, *DEFINES, *defines)
+    c = (*WARNINGS, *C, *CPU_KERNEL_SPEED, *defines)
+    return [
+        Unit("cpu", f.stem, f, *((c, (own,)) if f.suffix == ".c" else (cpp, (own, *includes))), headers)
+        for f in files
+    ]
 
 
 def application_units(

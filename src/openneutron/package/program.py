@@ -201,6 +201,7 @@ class CompiledProgram:
             "cycles_npu": self.cycles(*NPU_KINDS),
             "cycles_cpu": self.cycles("cpu"),
             "cycles_borders": self.cycles(*BORDER_KINDS),
+            "cycles_portable_kernels": total(self.timeline, portable=True),
             "kernels": self.kernels,
             "cpu_kernels": sorted({entry.kernel for entry in self.rejected}),
             "methods": list(self.methods),

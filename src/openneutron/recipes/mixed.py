@@ -291,5 +291,5 @@ def _cycles(nodes: Sequence[Node], target: Target) -> int:
     borders = {n for n in borders if n.op != "get_attr"}
     borders |= {n for n in nodes if any(u not in inside for u in readers(n))}
     steps = sum(t.numel() for n in borders if (t := tensor_of(n)) is not None)
-    per_value = target.cost.cpu_portable_quantize_cycles * target.frequency_hz / target.cost.cpu_frequency_hz
+    per_value = target.cost.cpu_fast_quantize_cycles * target.frequency_hz / target.cost.cpu_frequency_hz
     return total + round(per_value * steps)

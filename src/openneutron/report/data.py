@@ -166,6 +166,7 @@ def _timeline(timeline: Sequence[Event], nodes: Sequence[NodeEntry]) -> list[dic
             "reads": list(event.reads),
             "writes": list(event.writes),
             "border": event.border,
+            "saved": event.saved,
         }
         for index, event in enumerate(timeline)
     ]

@@ -136,7 +136,8 @@ class _Walk:
         out = step.outputs[0].spec if step.outputs else None
         shapes = tuple(t.spec.shape for t in step.inputs)
         moved = sum(_nbytes(t.spec) for t in (*step.inputs, *step.outputs))
-        op = Operator(step.operator, shapes, out.shape if out else (), moved)
+        is_float = all(t.spec.dtype == "float32" for t in (*step.inputs, *step.outputs))
+        op = Operator(step.operator, shapes, out.shape if out else (), moved, is_float=is_float)
         if op.is_view:
             return inputs
         name = step.operator.replace("::", "_").replace(".", "_")
@@ -148,7 +149,7 @@ class _Walk:
         self._add(
             Event(
                 op.kind, node, step.operator, method, None, None, (node,), 0, cycles, cycles, "cpu",
-                op.macs, moved, reads, writes,
+                op.macs, moved, reads, writes, saved=cpu_cycles(op, self.target, portable=True) - cycles,
             )
         )  # fmt: skip
         return ids
@@ -290,6 +291,7 @@ def _summary(
         "cycles_npu": spent(*NPU_KINDS),
         "cycles_cpu": spent("cpu"),
         "cycles_borders": spent(*BORDER_KINDS),
+        "cycles_portable_kernels": total(events, portable=True),
         "kernels": [kernel.name for kernel in sorted(kernels)],
         "cpu_kernels": sorted({n.op for n in cpu}),
         "chip": target.chip,

@@ -192,6 +192,7 @@ function callFacts(call) {
     fact('kernel', call.kernel ? call.kernel.toLowerCase() : ''),
     fact('partition', call.partition === null || (SUMMARY.partitions || 1) < 2 ? '' : String(call.partition)),
     fact('takes', `${time(call.cycles)}, ${integer(call.cycles)} cycles`),
+    fact('with the portable kernel', call.saved ? `${integer(call.cycles + call.saved)} cycles` : ''),
     fact('starts at', time(call.start)),
     fact('limited by', boundName(call.bound)),
     fact('MACs', call.macs ? integer(call.macs) : ''),

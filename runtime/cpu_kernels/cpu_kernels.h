@@ -1,0 +1,81 @@
+/* Operators of ExecuTorch on a Cortex-M CPU: loops over plain memory, each bit for bit what ExecuTorch's portable
+ * kernel computes (a NaN is a NaN: its bits are the compiler's choice there too). The files in executorch/ decide which
+ * calls come here. No heap, no writable globals. */
+#ifndef CPU_KERNELS_H
+#define CPU_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* round(in * inverse) + zero, not below `low`, then not above `high`. `inverse` is 1.0f / scale; |zero| <= 2^21. */
+#define CPU_ZERO_LIMIT (1 << 21)
+void cpu_quantize_s8(const float *in, int8_t *out, size_t count, float inverse, int32_t zero, int32_t low,
+                     int32_t high);
+void cpu_quantize_u8(const float *in, uint8_t *out, size_t count, float inverse, int32_t zero, int32_t low,
+                     int32_t high);
+void cpu_quantize_s16(const float *in, int16_t *out, size_t count, float inverse, int32_t zero, int32_t low,
+                      int32_t high);
+
+/* (in - zero) * scale. */
+void cpu_dequantize_s8(const int8_t *in, float *out, size_t count, float scale, int32_t zero);
+void cpu_dequantize_u8(const uint8_t *in, float *out, size_t count, float scale, int32_t zero);
+void cpu_dequantize_s16(const int16_t *in, float *out, size_t count, float scale, int32_t zero);
+
+/* Dimensions from the outermost to the innermost, with the steps of two tensors in elements; those that lie one behind
+ * the other in both are one. The third tensor, that is written, has no gaps and the order of the walk. */
+#define CPU_RANK 16
+typedef struct {
+    size_t rank, size[CPU_RANK], step[2][CPU_RANK];
+} CpuWalk;
+void cpu_walk_add(CpuWalk *walk, size_t size, size_t first_step, size_t second_step);
+/* Goes on to the next row, that is the next index of all but the `inner` last dimensions; false after the last. */
+bool cpu_walk_next(const CpuWalk *walk, size_t inner, size_t index[CPU_RANK], size_t at[2]);
+
+/* out[i] = a[i * a_step] op (alpha * b[i * b_step]); only add and sub know alpha. */
+typedef void CpuBinary(const float *a, size_t a_step, const float *b, size_t b_step, float *out, size_t count,
+                       float alpha);
+CpuBinary cpu_add, cpu_sub, cpu_mul, cpu_div, cpu_minimum, cpu_maximum;
+void cpu_broadcast(CpuBinary *row, const CpuWalk *walk, const float *a, const float *b, float *out, float alpha);
+
+typedef void CpuUnary(const float *in, float *out, size_t count);
+CpuUnary cpu_relu, cpu_abs, cpu_neg, cpu_sqrt, cpu_exp, cpu_tanh, cpu_sigmoid;
+/* Not below low, then not above high; neither is NaN. */
+void cpu_clamp(const float *in, float *out, size_t count, float low, float high);
+
+/* Elements of 1, 2, 4 or 8 bytes, wherever they lie, one behind the other; the walk's first steps are the input's. */
+void cpu_gather(const CpuWalk *walk, const void *in, void *out, size_t element_bytes);
+
+/* The sum over `reduced` at every point of `kept` (first steps), divided by `divisor`. It starts with the first value, or
+ * (from_zero) with 0, which differs for -0. */
+void cpu_sum(const CpuWalk *kept, const CpuWalk *reduced, const float *in, float *out, bool from_zero, float divisor);
+/* Over `size` values at distance `step`. */
+void cpu_softmax(const float *in, float *out, size_t size, size_t step);
+void cpu_log_softmax(const float *in, float *out, size_t size, size_t step);
+/* A row; weight and bias may be null. Returns the mean and writes 1 / deviation. */
+float cpu_layer_norm(const float *in, const float *weight, const float *bias, float *out, size_t size, float epsilon,
+                     float *inverse);
+
+/* out[m][p] = a[m][n] * b[n][p], every sum from 0 on in the order of n. */
+void cpu_matmul(const float *a, const float *b, float *out, size_t m, size_t n, size_t p);
+/* out[i] = out[i] * alpha + add[i * step] * beta */
+void cpu_scale_add(float *out, const float *add, size_t step, size_t count, float alpha, float beta);
+
+/* Channels are per group. Steps are those of [batch, channel, y, x] and, for weights, [output, input, y, x]. */
+typedef struct {
+    size_t batches, groups, in_channels, out_channels;
+    ptrdiff_t in[2], out[2], kernel[2], stride[2], padding[2], dilation[2];
+    ptrdiff_t in_step[4], out_step[4], weight_step[4];
+} CpuWindow;
+/* Every sum from 0 on in the order of input channel, y and x, then the bias; taps outside of the input are left out. */
+void cpu_convolution(const CpuWindow *window, const float *in, const float *weight, const float *bias, float *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

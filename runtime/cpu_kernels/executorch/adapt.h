@@ -1,0 +1,93 @@
+// What the adapters share: which calls of ExecuTorch's operators the loops of cpu_kernels.h take.
+//
+// An adapter has the portable kernel's name and arguments, in the namespace openneutron. It looks at types, sizes and the
+// order of dimensions; for anything it is not made for, errors too, it calls the portable kernel.
+#pragma once
+
+#include <executorch/runtime/core/exec_aten/exec_aten.h>
+#include <executorch/runtime/core/exec_aten/util/tensor_util.h>
+#include <executorch/runtime/kernel/kernel_runtime_context.h>
+
+#include "cpu_kernels.h"
+
+// Declares the portable kernel of that name.
+#define PORTABLE(name, ...)                                                        \
+  namespace torch::executor::native {                                              \
+  Tensor& name(::executorch::runtime::KernelRuntimeContext& context, __VA_ARGS__); \
+  }
+
+#ifdef CPU_KERNELS_COUNT
+extern "C" unsigned cpu_kernels_portable_calls; // of the tests: how often an adapter did not take a call
+#define FALL_BACK(name) (++cpu_kernels_portable_calls, torch::executor::native::name)
+#else
+#define FALL_BACK(name) torch::executor::native::name
+#endif
+
+namespace openneutron::native {
+
+using ::executorch::aten::ArrayRef;
+using ::executorch::aten::Scalar;
+using ::executorch::aten::ScalarType;
+using ::executorch::aten::Tensor;
+using Context = ::executorch::runtime::KernelRuntimeContext;
+
+inline bool same_sizes(const Tensor& a, const Tensor& b) {
+  if (a.dim() != b.dim()) {
+    return false;
+  }
+  for (ssize_t i = 0; i < a.dim(); ++i) {
+    if (a.size(i) != b.size(i)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+inline bool is_plain(const Tensor& tensor) {
+  return ::executorch::runtime::is_contiguous_dim_order(tensor.dim_order().data(), tensor.dim_order().size());
+}
+
+template <typename... Tensors>
+bool are_floats(const Tensors&... tensors) {
+  return ((tensors.scalar_type() == ScalarType::Float) && ...);
+}
+
+template <typename... Tensors>
+bool are_plain_floats(const Tensors&... tensors) {
+  return ((tensors.scalar_type() == ScalarType::Float && is_plain(tensors)) && ...);
+}
+
+inline const float* floats(const Tensor& tensor) {
+  return static_cast<const float*>(tensor.const_data_ptr());
+}
+
+inline float* floats_of(Tensor& tensor) {
+  return static_cast<float*>(tensor.mutable_data_ptr());
+}
+
+inline size_t count_of(const Tensor& tensor) {
+  return static_cast<size_t>(tensor.numel());
+}
+
+// A number as a float; false for a boolean, and for what a float has no place for, which the portable kernels may refuse.
+inline bool number(const Scalar& scalar, float* value) {
+  if (scalar.isFloatingPoint()) {
+    const double given = scalar.to<double>();
+    *value = static_cast<float>(given);
+    return !(*value - *value != 0.0f) || given - given != 0.0;
+  }
+  if (scalar.isIntegral(/*includeBool=*/false)) {
+    *value = static_cast<float>(scalar.to<int64_t>());
+    return true;
+  }
+  return false;
+}
+
+} // namespace openneutron::native
+
+namespace torch::executor {
+using ::executorch::aten::ArrayRef;
+using ::executorch::aten::Scalar;
+using ::executorch::aten::ScalarType;
+using ::executorch::aten::Tensor;
+} // namespace torch::executor

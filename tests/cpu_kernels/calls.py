@@ -1,0 +1,330 @@
+"""Random calls of every operator of runtime/cpu_kernels: types, ranks, orders, values on borders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+import numpy as np
+
+from tests.cpu_kernels.compare import TYPES, Call, Tensor, out
+
+Generator = np.random.Generator
+CALLS: dict[str, Callable[[Generator], Call]] = {}
+
+SPECIAL = np.array(
+    [0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 1.1754942e-38, 1.17549435e-38, 0.5, 1.5, 2.5, -0.5,
+     -1.5, 127.5, -128.5, 2.0**22, 2.0**22 - 0.5, -(2.0**22), 2.0**23 + 1, 2.0**31, -(2.0**31), 2.0**62,
+     2.0**63, -(2.0**63), 2.0**64, 3.4028235e38, -3.4028235e38, 1.0, -1.0, 88.72284, 88.8, -103.9, -104.5],
+    "float32",
+)  # fmt: skip
+RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767)}
+
+
+def case(*operators: str) -> Callable[[Callable[[Generator, str], Call]], Callable[[Generator, str], Call]]:
+    """A function that makes random calls of these operators."""
+
+    def register(make: Callable[[Generator, str], Call]) -> Callable[[Generator, str], Call]:
+        for operator in operators:
+            CALLS[operator] = lambda rng, operator=operator: make(rng, operator)  # type: ignore[misc]
+        return make
+
+    return register
+
+
+def shape(rng: Generator, low: int = 0, high: int = 6, most: int = 600) -> tuple[int, ...]:
+    """A shape of few elements; every tenth has a size of zero."""
+    rank = int(rng.integers(low, high + 1))
+    while True:
+        sizes = tuple(int(s) for s in rng.choice([1, 2, 3, 4, 5, 7, 8, 16, 33], rank))
+        if prod(sizes) <= most:
+            break
+    if rank and rng.random() < 0.1:
+        at = int(rng.integers(rank))
+        sizes = (*sizes[:at], 0, *sizes[at + 1 :])
+    return sizes
+
+
+def floats(rng: Generator, sizes: Sequence[int]) -> np.ndarray:
+    """Values of many magnitudes, most of them ordinary, some of them special."""
+    values = (rng.standard_normal(tuple(sizes)) * 10.0 ** rng.integers(-3, 4)).astype("float32")
+    kind = rng.random()
+    if kind < 0.5:
+        chosen = rng.random(values.shape) < 0.1
+        values = np.where(chosen, rng.choice(SPECIAL, values.shape), values)
+    elif kind < 0.6:
+        bits = rng.integers(0, 2**32, values.shape, dtype=np.uint32)
+        values = bits.view("float32")
+    return np.asarray(values, "float32")
+
+
+def order(rng: Generator, rank: int) -> tuple[int, ...] | None:
+    """The plain order of dimensions, or channels last where there are four or five."""
+    return (0, *range(2, rank), 1) if rank in (4, 5) and rng.random() < 0.4 else None
+
+
+def integers(rng: Generator, sizes: Sequence[int], dtype: str) -> np.ndarray:
+    """Values all over a type's range."""
+    low, high = RANGES.get(dtype, (-1000, 1000))
+    return rng.integers(low, high + 1, tuple(sizes)).astype(dtype)
+
+
+def bounds(rng: Generator, dtype: str) -> tuple[int, int]:
+    """Mostly the type's own."""
+    low, high = RANGES[dtype]
+    if rng.random() < 0.7:
+        return low, high
+    a, b = sorted(int(v) for v in rng.integers(low, high + 1, 2))
+    return a, b
+
+
+def scale(rng: Generator) -> float:
+    """From tiny to large; half of them make many values fall on a border between two integers."""
+    if rng.random() < 0.5:
+        return float(2.0 ** rng.integers(-8, 3))
+    return float(10.0 ** rng.uniform(-40, 3)) if rng.random() < 0.1 else float(10.0 ** rng.uniform(-4, 1))
+
+
+def zero(rng: Generator, dtype: str) -> int:
+    """Of the type's range, at times far out of it."""
+    low, high = RANGES[dtype]
+    if rng.random() < 0.05:
+        return int(rng.choice([2**21, -(2**21), 2**21 + 1, 2**24 + 1, 2**31 - 1]))
+    return int(rng.integers(low, high + 1))
+
+
+Q = "quantized_decomposed::"
+
+
+@case(Q + "quantize_per_tensor.out", Q + "quantize_per_tensor.Tensor_out")
+def _quantize(rng: Generator, operator: str) -> Call:
+    dtype = str(rng.choice(list(RANGES)))
+    sizes = shape(rng)
+    at = order(rng, len(sizes))
+    step, offset = scale(rng), zero(rng, dtype)
+    values = floats(rng, sizes)
+    if rng.random() < 0.3:  # on the borders
+        values = ((rng.integers(-300, 300, sizes) + 0.5) * step).astype("float32")
+    given: tuple[object, ...] = (step, offset)
+    if "Tensor" in operator:
+        given = (np.array([step]), np.array([offset]))
+    low, high = bounds(rng, dtype)
+    return Call(operator, (Tensor(values, order=at), *given, low, high, TYPES[dtype], out(sizes, dtype, at)))
+
+
+@case(Q + "dequantize_per_tensor.out", Q + "dequantize_per_tensor.Tensor_out")
+def _dequantize(rng: Generator, operator: str) -> Call:
+    dtype = str(rng.choice(list(RANGES)))
+    sizes = shape(rng)
+    at = order(rng, len(sizes))
+    given: tuple[object, ...] = (scale(rng), zero(rng, dtype))
+    if "Tensor" in operator:
+        given = (np.array([given[0]]), np.array([given[1]]))
+    low, high = bounds(rng, dtype)
+    wanted = TYPES["float32"] if rng.random() < 0.5 else None
+    values = Tensor(integers(rng, sizes, dtype), order=at)
+    return Call(operator, (values, *given, low, high, TYPES[dtype], wanted, out(sizes, "float32", at)))
+
+
+@case(Q + "quantize_per_channel.out", Q + "dequantize_per_channel.out")
+def _per_channel(rng: Generator, operator: str) -> Call:
+    dtype = str(rng.choice(list(RANGES)))
+    sizes = shape(rng, 1)
+    axis = int(rng.integers(len(sizes)))
+    low, high = RANGES[dtype]
+    steps = np.array([scale(rng) for _ in range(sizes[axis])], "float64")
+    zeros = rng.integers(low, high + 1, sizes[axis])
+    axis -= len(sizes) if rng.random() < 0.3 else 0
+    if operator.startswith(Q + "quantize"):
+        given = (floats(rng, sizes), steps, zeros, axis, low, high, TYPES[dtype], out(sizes, dtype))
+        return Call(operator, given)
+    if rng.random() < 0.5:
+        steps = steps.astype("float32")
+    offsets = None if rng.random() < 0.3 else zeros
+    values = integers(rng, sizes, dtype)
+    given = (values, steps, offsets, axis, low, high, TYPES[dtype], None, out(sizes))
+    return Call(operator, given)
+
+
+def broadcast(rng: Generator, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape that broadcasts to another."""
+    kept = tuple(1 if rng.random() < 0.4 else s for s in sizes)
+    return kept[int(rng.integers(len(kept) + 1)) :] if rng.random() < 0.5 else kept
+
+
+def number(rng: Generator) -> float | int:
+    """A number as a program may give it."""
+    if rng.random() < 0.3:
+        return int(rng.integers(-5, 6))
+    return float(rng.choice([1.0, 0.0, -0.0, 2.5, -3.0, 1e-40, np.nan, np.inf, 1e30, 1 / 3]))
+
+
+@case("aten::add.out", "aten::sub.out", "aten::mul.out", "aten::div.out", "aten::minimum.out",
+      "aten::maximum.out")  # fmt: skip
+def _binary(rng: Generator, operator: str) -> Call:
+    sizes = shape(rng)
+    a, b = sizes, sizes
+    if rng.random() < 0.6:
+        a, b = (sizes, broadcast(rng, sizes))[:: int(rng.choice([1, -1]))]
+        if rng.random() < 0.2 and len(b) == len(sizes):
+            a = broadcast(rng, sizes)
+        sizes = tuple(np.broadcast_shapes(a, b))
+    last = order(rng, len(sizes)) if len(a) == len(b) == len(sizes) else None
+    more = () if operator[6:9] not in ("add", "sub") else (1 if rng.random() < 0.7 else number(rng),)
+    first, second = Tensor(floats(rng, a), order=last), Tensor(floats(rng, b), order=last)
+    return Call(operator, (first, second, *more, out(sizes, order=last)))
+
+
+@case("aten::add.Scalar_out", "aten::sub.Scalar_out", "aten::mul.Scalar_out", "aten::div.Scalar_out")
+def _with_number(rng: Generator, operator: str) -> Call:
+    sizes = shape(rng)
+    last = order(rng, len(sizes))
+    more = (number(rng),) if operator[6:9] in ("add", "sub") else ()
+    return Call(
+        operator, (Tensor(floats(rng, sizes), order=last), number(rng), *more, out(sizes, order=last))
+    )
+
+
+@case(*(f"aten::{name}.out" for name in ("relu", "abs", "neg", "sqrt", "exp", "tanh", "sigmoid")))
+def _unary(rng: Generator, operator: str) -> Call:
+    sizes = shape(rng)
+    last = order(rng, len(sizes))
+    return Call(operator, (Tensor(floats(rng, sizes), order=last), out(sizes, order=last)))
+
+
+@case("aten::clamp.out", "aten::hardtanh.out")
+def _clamp(rng: Generator, operator: str) -> Call:
+    sizes = shape(rng)
+    last = order(rng, len(sizes))
+    low, high = number(rng), number(rng)
+    if operator == "aten::clamp.out" and rng.random() < 0.4:
+        low, high = (None, high) if rng.random() < 0.5 else (low, None)
+    return Call(operator, (Tensor(floats(rng, sizes), order=last), low, high, out(sizes, order=last)))
+
+
+def anything(rng: Generator, sizes: Sequence[int]) -> np.ndarray:
+    """Values of a random type."""
+    dtype = str(rng.choice(["float32", "int8", "int16", "int64", "bool", "uint8"]))
+    if dtype == "float32":
+        return floats(rng, sizes)
+    return rng.integers(0, 2, tuple(sizes)).astype(bool) if dtype == "bool" else integers(rng, sizes, dtype)
+
+
+@case("aten::permute_copy.out")
+def _permute(rng: Generator, operator: str) -> Call:
+    values = anything(rng, shape(rng))
+    dims = [int(d) for d in rng.permutation(values.ndim)]
+    given = [d - values.ndim if rng.random() < 0.2 else d for d in dims]
+    return Call(operator, (values, given, out([values.shape[d] for d in dims], str(values.dtype))))
+
+
+@case("aten::transpose_copy.int_out")
+def _transpose(rng: Generator, operator: str) -> Call:
+    values = anything(rng, shape(rng, 1))
+    a, b = (int(d) for d in rng.integers(-values.ndim, values.ndim, 2))
+    sizes = list(values.shape)
+    sizes[a], sizes[b] = sizes[b], sizes[a]
+    return Call(operator, (values, a, b, out(sizes, str(values.dtype))))
+
+
+@case("aten::expand_copy.out")
+def _expand(rng: Generator, operator: str) -> Call:
+    sizes = shape(rng, 1, 5)
+    own = broadcast(rng, sizes)
+    values = anything(rng, own)
+    wanted = list(sizes)
+    for i, size in enumerate(own):
+        at = i + len(sizes) - len(own)
+        wanted[at] = -1 if size == sizes[at] and rng.random() < 0.3 else sizes[at]
+    return Call(operator, (values, wanted, False, out(sizes, str(values.dtype))))
+
+
+@case("dim_order_ops::_to_dim_order_copy.out", "dim_order_ops::_clone_dim_order.out")
+def _dim_order(rng: Generator, operator: str) -> Call:
+    values = anything(rng, shape(rng, 0 if rng.random() < 0.3 else 4, 5))
+    given = order(rng, values.ndim)
+    wanted = order(rng, values.ndim) or tuple(range(values.ndim))
+    named: list[int] | None = list(wanted)
+    if rng.random() < 0.2:
+        wanted, named = given or tuple(range(values.ndim)), None
+    return Call(
+        operator, (Tensor(values, order=given), False, named, out(values.shape, str(values.dtype), wanted))
+    )
+
+
+@case("aten::sum.IntList_out", "aten::mean.out")
+def _reduce(rng: Generator, operator: str) -> Call:
+    sizes = shape(rng, 1)
+    dims = [int(d) for d in rng.permutation(len(sizes))[: int(rng.integers(0, len(sizes) + 1))]]
+    if rng.random() < 0.3:
+        dims = [len(sizes) - 1]
+    keep = bool(rng.random() < 0.5)
+    summed = dims or list(range(len(sizes)))
+    kept = [1 if d in summed else s for d, s in enumerate(sizes) if keep or d not in summed]
+    named = (
+        None
+        if not dims and rng.random() < 0.5
+        else [d - len(sizes) if rng.random() < 0.3 else d for d in dims]
+    )
+    return Call(operator, (floats(rng, sizes), named, keep, None, out(kept)))
+
+
+@case("aten::_softmax.out", "aten::_log_softmax.out")
+def _softmax(rng: Generator, operator: str) -> Call:
+    sizes = shape(rng, 1)
+    dim = int(rng.integers(-len(sizes), len(sizes)))
+    return Call(operator, (floats(rng, sizes), dim, False, out(sizes)))
+
+
+@case("aten::native_layer_norm.out")
+def _layer_norm(rng: Generator, operator: str) -> Call:
+    sizes = shape(rng, 1, 5)
+    inner = int(rng.integers(1, len(sizes) + 1))
+    shapes = sizes[len(sizes) - inner :]
+    weight = floats(rng, shapes) if rng.random() < 0.6 else None
+    bias = floats(rng, shapes) if rng.random() < 0.6 else None
+    kept = (*sizes[: len(sizes) - inner], *(1 for _ in shapes))
+    return Call(
+        operator, (floats(rng, sizes), list(shapes), weight, bias, 1e-5, out(sizes), out(kept), out(kept))
+    )
+
+
+def _sizes(rng: Generator, count: int) -> list[int]:
+    return [int(s) for s in rng.choice([1, 2, 3, 4, 5, 7, 8, 9, 12], count)]
+
+
+@case("aten::mm.out", "aten::bmm.out", "aten::addmm.out")
+def _product(rng: Generator, operator: str) -> Call:
+    m, n, p = _sizes(rng, 3)
+    n = 0 if rng.random() < 0.05 else n
+    if operator == "aten::bmm.out":
+        batch = int(rng.integers(0, 4))
+        return Call(operator, (floats(rng, (batch, m, n)), floats(rng, (batch, n, p)), out((batch, m, p))))
+    pair = (floats(rng, (m, n)), floats(rng, (n, p)))
+    if operator == "aten::mm.out":
+        return Call(operator, (*pair, out((m, p))))
+    shapes: list[tuple[int, ...]] = [(p,), (m, p), (1, p), (m, 1), (1,)]
+    added = floats(rng, shapes[int(rng.integers(len(shapes)))])
+    beta, alpha = (1, 1) if rng.random() < 0.6 else (number(rng), number(rng))
+    return Call(operator, (added, *pair, beta, alpha, out((m, p))))
+
+
+@case("aten::convolution.out")
+def _convolution(rng: Generator, operator: str) -> Call:
+    rank = int(rng.choice([1, 2, 2, 2]))
+    groups = int(rng.choice([1, 1, 2, 3]))
+    each_in, each_out = (int(rng.choice([1, 2, 3])), int(rng.choice([1, 2, 4, 5, 8])))
+    kernel = [int(k) for k in rng.integers(1, 4, rank)]
+    stride, dilation = ([int(s) for s in rng.integers(1, 3, rank)] for _ in range(2))
+    padding = [int(k) for k in rng.integers(0, 4, rank)]
+    spans = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
+    size = [max(int(rng.integers(1, 11)), span - 2 * pad) for span, pad in zip(spans, padding, strict=True)]
+    result = [(s + 2 * p - span) // t + 1 for s, p, span, t in zip(size, padding, spans, stride, strict=True)]
+    last = order(rng, 4) if rank == 2 else None
+    weight = floats(rng, (groups * each_out, each_in, *kernel))
+    bias = floats(rng, (groups * each_out,)) if rng.random() < 0.6 else None
+    values = Tensor(floats(rng, (int(rng.integers(1, 3)), groups * each_in, *size)), order=last)
+    weights = Tensor(weight, order=order(rng, 4) if rank == 2 else None)
+    made = out((values.values.shape[0], groups * each_out, *result), order=last)
+    more = (stride, padding, dilation, False, [0] * rank, groups)
+    return Call(operator, (values, weights, bias, *more, made))

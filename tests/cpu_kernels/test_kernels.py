@@ -1,0 +1,167 @@
+"""Every kernel of runtime/cpu_kernels gives the portable kernel's bits: here, and on the emulated cores."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from openneutron.estimate.cpu_cost import _FAST, _FAST_FLOAT, Operator
+from openneutron.firmware.build import runtime_folder
+from openneutron.firmware.cores import CORES
+from openneutron.firmware.operators import CPU_KERNELS, LIBRARIES, fast_operators
+from openneutron.firmware.sources import Sources, wheel_folder
+from openneutron.firmware.whole import build_whole, read_whole_program
+from openneutron.firmware.whole_run import random_runs, run_whole
+from openneutron.models import build_model
+from openneutron.pipeline import compile_model
+from tests.cpu_kernels.calls import CALLS, RANGES, Q
+from tests.cpu_kernels.compare import HOST, TYPES, Call, build, out, run
+from tests.firmware.whole import find_test_sources
+
+
+@pytest.fixture(scope="module")
+def sources() -> Sources:
+    """ExecuTorch's source, or the tests are skipped."""
+    return find_test_sources()
+
+
+def random_calls(operator: str, count: int, seed: int = 0) -> list[Call]:
+    """Calls of one operator; the same for the same seed."""
+    rng = np.random.default_rng([seed, *operator.encode()])
+    return [CALLS[operator](rng) for _ in range(count)]
+
+
+def check(operator: str, calls: list[Call], outcomes: list) -> None:
+    """No difference, and most calls are ours: else nothing was compared."""
+    found = Counter(o.what for o in outcomes)
+    wrong = next((c for c, o in zip(calls, outcomes, strict=True) if o.what not in ("equal", "failed")), None)
+    assert wrong is None, f"{operator}: {dict(found)}; the first: {wrong}"
+    taken = sum(not o.fell_back for o in outcomes)
+    assert taken >= 0.5 * len(calls), f"{operator}: only {taken} of {len(calls)} calls are taken"
+
+
+def test_the_calls_cover_every_kernel():
+    assert set(CALLS) == fast_operators()
+
+
+@pytest.mark.parametrize("library", CPU_KERNELS, ids=lambda library: library.name)
+def test_the_lists_are_those_of_executorch_with_our_kernels(library):
+    import yaml
+
+    root = runtime_folder() / "cpu_kernels"
+    theirs = {}
+    for known in LIBRARIES:
+        for entry in yaml.safe_load((wheel_folder() / known.list).read_text()):
+            theirs[entry.get("func") or entry["op"]] = entry["kernels"][0]["kernel_name"]
+    code = "".join(file.read_text() for file in (root / library.folder).glob("adapt_*.cpp"))
+    for entry in yaml.safe_load((root / library.list).read_text()) or ():
+        name = entry["kernels"][0]["kernel_name"]
+        assert theirs[entry.get("func") or entry["op"]].replace("torch::executor", "openneutron") == name
+        assert re.search(rf"\b{name.split('::')[-1]}\b", code)
+
+
+def test_the_cost_model_knows_every_kernel():
+    known = {Operator(op, (), ()).base for op in fast_operators()}
+    assert all(Operator(op, (), ()).fast for op in fast_operators())
+    assert set(_FAST) | set(_FAST_FLOAT) == known
+    assert not Operator("aten::add.out", (), (), is_float=False).fast  # integers go to the portable kernel
+
+
+def test_cifarnet_takes_less_than_half_the_cycles_of_the_portable_kernels():
+    module, inputs = build_model("cifarnet"), (torch.zeros(1, 3, 32, 32),)
+    summary = compile_model(module, inputs, calibration=[inputs], verify=False).summary()
+    assert summary["cycles_portable_kernels"] > 2.3 * summary["cycles_estimated"] > 0
+
+
+def test_the_image_links_our_kernels_and_only_those_of_the_program(sources, tmp_path):
+    module = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Softmax(-1))
+    program = read_whole_program(
+        compile_model(module, (torch.zeros(1, 8),), delegate=False, verify=False).pte
+    )
+    ours = build_whole(program, tmp_path / "ours", sources)
+    portable = build_whole(program, tmp_path / "portable", sources, portable=True)
+    names = {part.name for part in ours.size.parts}
+    assert {"adapt_elementwise", "elementwise", "adapt_reduce", "reduce", "op_relu", "op_softmax"} <= names
+    assert not names & {"adapt_quantize", "quantize", "product", "op_add"}
+    assert not {"adapt_elementwise", "reduce"} & {part.name for part in portable.size.parts}
+    assert sum(part.data + part.bss for part in ours.size.parts) == sum(
+        part.data + part.bss for part in portable.size.parts
+    )
+    runs = random_runs(program, 2)
+    first, second = run_whole(ours, runs), run_whole(portable, runs)
+    for method, samples in first.outputs.items():
+        for sample, other in zip(samples, second.outputs[method], strict=True):
+            for a, b in zip(sample, other, strict=True):
+                assert a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("toolchain", ["", "arm-none-eabi.cmake"], ids=["host", "cortex-m33"])
+def test_the_folder_stands_alone(toolchain, sources, tmp_path):
+    cmake = shutil.which("cmake")
+    if cmake is None:
+        pytest.skip("cmake is not installed")
+    folder, build_folder = tmp_path / "cpu_kernels", tmp_path / "build"
+    shutil.copytree(runtime_folder() / "cpu_kernels", folder)
+    configure = [cmake, "-S", folder, "-B", build_folder, f"-DEXECUTORCH_SOURCE={sources.executorch}"]
+    if toolchain:
+        core = " ".join(CORES["cortex-m33"].flags)
+        configure += [f"-DCMAKE_TOOLCHAIN_FILE={runtime_folder() / 'firmware' / toolchain}",
+                      f"-DCMAKE_C_FLAGS={core}", f"-DCMAKE_CXX_FLAGS={core} -fno-exceptions"]  # fmt: skip
+    subprocess.run([str(c) for c in configure], check=True, capture_output=True)
+    done = subprocess.run([cmake, "--build", str(build_folder), "-j2"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert (build_folder / "libcpu_kernels.a").exists()
+    if not toolchain:
+        tested = subprocess.run([build_folder / "loops"], capture_output=True, text=True)
+        assert tested.returncode == 0, tested.stdout
+
+
+@pytest.mark.parametrize("operator", sorted(CALLS))
+def test_equal_on_the_host(operator, sources, tmp_path):
+    calls = random_calls(operator, 200)
+    check(operator, calls, run(build(sources, HOST), calls, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operator", sorted(CALLS))
+def test_equal_on_the_host_many(operator, sources, tmp_path):
+    calls = random_calls(operator, 10_000, seed=1)
+    check(operator, calls, run(build(sources, HOST), calls, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("core", CORES.values(), ids=lambda core: core.name)
+def test_equal_under_qemu(core, sources, tmp_path):
+    image = build(sources, core)
+    for operator in sorted(CALLS):
+        calls = random_calls(operator, 100, seed=2)
+        check(operator, calls, run(image, calls, tmp_path, core))
+
+
+def upper_halves() -> list[Call]:
+    """quantize_per_tensor of floats with every upper half there is, and several lower ones."""
+    upper = np.arange(1 << 16, dtype=np.uint32) << 16
+    calls = []
+    for lower in (0, 1, 0x7FFF, 0x8000, 0xFFFF):
+        values = (upper | lower).view("float32")
+        for dtype, (low, high) in RANGES.items():
+            for scale, zero in ((0.5, 3), (0.0123, -5), (1.0, 0), (1e-39, 1), (3e38, 0), (2.0**-24, 100)):
+                arguments = (values, scale, zero, low, high, TYPES[dtype], out(values.shape, dtype))
+                calls.append(Call(Q + "quantize_per_tensor.out", arguments))
+    return calls
+
+
+@pytest.mark.parametrize(
+    "core",
+    [HOST, *(pytest.param(core, marks=pytest.mark.slow) for core in CORES.values())],
+    ids=lambda core: core.name,
+)
+def test_quantize_every_upper_half_of_a_float(core, sources, tmp_path):
+    calls = upper_halves()
+    check("quantize", calls, run(build(sources, core), calls, tmp_path, core))
