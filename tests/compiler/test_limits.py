@@ -77,6 +77,23 @@ def test_a_litert_model_beyond_a_limit_is_refused_by_the_name_of_its_field():
         compile_graph(read(write(b.graph([y]))), TARGET, CompileOptions())
 
 
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        ([(1, 4), (1, 2, 16777216)], "dimension of more than 16777215"),
+        ([(1, 4), (1, 1, 1, 1, 1, 1, 1, 1, 2)], "more than 8 dimensions"),
+        ([(1, 4)] * 257, "the graph has 257 inputs, the driver takes 256"),
+    ],
+)
+def test_ports_that_the_driver_would_refuse_are_refused_by_name(shapes, words):
+    """Also those that no operator reads."""
+    b = Builder()
+    x, *_ = [b.input(f"x{i}", shape, quant=Q) for i, shape in enumerate(shapes)]
+    graph = b.graph([b.op(Builtin.ABS, [x], (1, 4), Q)])
+    with pytest.raises(OpenNeutronError, match=f"ON401: .*{words}"):
+        compile_graph(graph, TARGET, CompileOptions())
+
+
 @pytest.mark.parametrize("rows", [64, 65, 130])
 @pytest.mark.parametrize("multiplier", [1, 2])
 def test_depthwise_windows_of_any_height_are_exact(rows, multiplier):
