@@ -1,7 +1,7 @@
 """Each step that writes fails once: opening to write, writing, making a folder, renaming.
 
-Whatever fails, a command ends with a diagnostic or, where the file is a cache, as if there were none; a file that
-was there is the old one or the new one, whole.
+Whatever fails, a command ends with a diagnostic or, where the file is a cache, as if there were none; a file
+that was there is the old one or the new one, whole.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name", ["run", "report", "convert", pytest.param("compile", marks=pytest.mark.slow)]
+)
 def test_each_write_fails_once(tmp_path, monkeypatch, capsys, faults, program, name):
     command, results = COMMANDS[name]
     monkeypatch.chdir(tmp_path)
