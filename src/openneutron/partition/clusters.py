@@ -237,7 +237,15 @@ class _Finder:
 
     def _is_real(self, node: Node) -> bool:
         spec = find(op_name(node)) if is_compute(node) else None
-        return spec is not None and spec.real is not None and self.constants.find(node) is None
+        if spec is None or spec.real is None or self.constants.find(node) is not None:
+            return False
+        # What compares integers stays on the CPU, and what reads the mask it makes need not.
+        return not any(self._is_integer_activation(source) for source in node.all_input_nodes)
+
+    def _is_integer_activation(self, node: Node) -> bool:
+        tensor = tensor_of(node)
+        wide = tensor is not None and tensor.dtype in (torch.int16, torch.int32, torch.int64)
+        return wide and self.constants.find(node) is None
 
     def island(self, nodes: list[Node]) -> Cluster:
         """The cluster of several operators; raises `_Refused` if they cannot be one."""
@@ -398,7 +406,7 @@ class _Finder:
             return Value(
                 node.name, tuple(constant.tensor.shape), constant.dtype, constant.quant, constant.array
             )
-        if key in spec.integers:
+        if key in spec.integers or (spec.real is not None and _is_truth(node)):
             return _value(node, None)
         if op_name(node) != DEQUANTIZE_TENSOR:
             if op_name(node) in DEQUANTIZE:
@@ -412,6 +420,11 @@ class _Finder:
         _check_int8(node, f"its input '{key}'")
         inputs.append(node)
         return _value(bind_args(node)["input"], quant)
+
+
+def _is_truth(node: Node) -> bool:
+    tensor = tensor_of(node)
+    return tensor is not None and tensor.dtype == torch.bool
 
 
 def _is_input(node: Node) -> bool:
