@@ -179,3 +179,12 @@ def test_a_missing_native_library_is_said(monkeypatch, tmp_path):
     monkeypatch.setattr(open_converter, "LIBRARY", tmp_path / "libneutron.so")
     with pytest.warns(UserWarning, match="the driver has not checked the program"):
         find_converter("open").convert(model, CompileOptions(), TARGET)
+
+
+def test_a_scale_too_small_for_a_float_to_count_its_steps():
+    """6 / scale is infinite in float32: a fused ReLU6 bounds nothing then."""
+    b = Builder()
+    tiny = Quant.per_tensor(1e-40)
+    x = b.input("x", (1, 2, 2, 1), quant=tiny)
+    y = b.op(Builtin.ADD, [x, x], (1, 2, 2, 1), tiny, options={"fusedActivationFunction": 3})
+    compile_graph(b.graph([y]), TARGET, CompileOptions())

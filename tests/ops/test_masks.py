@@ -1,4 +1,4 @@
-"""Masks that are inputs, or come from the CPU: what chooses by them is delegated, exactly as LiteRT does it."""
+"""Masks that are inputs, or come from the CPU: what chooses by them is delegated, as exact as LiteRT."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from openneutron.ops import find
 from openneutron.ops.activation import clamp_bounds
 from openneutron.ops.common import activation_of
 from openneutron.ops.shape import IDENTITY
-from openneutron.ops.spec import OPEN, Call, Lowering, OpSpec, Value
+from openneutron.ops.spec import OPEN, Call, Lowering, OpSpec, Value, Weighted
 from openneutron.partition.constants import (
     DEQUANTIZE,
     DEQUANTIZE_TENSOR,
@@ -311,6 +311,12 @@ class _Finder:
                     "openneutron ops lists what is." if _has_kernel(node) else _NO_KERNEL,
                 )
             )
+        if isinstance(spec.quantize, Weighted) and self._is_computed(
+            bind_args(node).get(spec.quantize.weight)
+        ):
+            raise _Refused(
+                Reject("ON203", "Weights must be constant", "It is computed from the model's inputs.")
+            )
         for key, value in bind_args(node).items():
             if isinstance(value, float) and not math.isfinite(value) and key not in spec.may_be_infinite:
                 raise _Refused(Reject("ON203", f"Numbers must be finite (got {key} = {value})"))
@@ -348,6 +354,10 @@ class _Finder:
         if reject is not None:
             raise _Refused(reject)
         return Part(node, spec, call, tuple(dict.fromkeys(inputs)), body, outputs)
+
+    def _is_computed(self, value: Any) -> bool:
+        """Whether a value is no constant, nor one as integers."""
+        return isinstance(value, Node) and self.constants.find(value) is None
 
     def _body(self, node: Node, spec: OpSpec) -> tuple[tuple[Node, ...], Activation]:
         """The operator, its getitem if it has several results, and an activation that fuses into it."""
