@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from openneutron.passes.sorting import top_values
 from openneutron.pipeline import compile_model
 from openneutron.run.program import load_program
 
@@ -39,6 +40,10 @@ EXACT = {  # they only choose among their inputs
     "max 3d, no batch": (nn.MaxPool3d((2, 1, 3)), VOLUME[1:]),
     "max along a dimension": (Call(lambda x: x.max(1)[0]), (2, 5, 3)),
     "min along a dimension": (Call(lambda x: x.min(-1, keepdim=True)[0]), (2, 5, 3)),
+    "median of windows": (Call(lambda x: x.median(1)[0]), (100, 9)),
+    "k-th smallest": (Call(lambda x: x.kthvalue(3, 0, keepdim=True)[0]), (7, 120)),
+    "largest few": (Call(lambda x: x.topk(3, 1)[0]), (50, 10, 4)),
+    "sorted": (Call(lambda x: x.sort(-1, descending=True)[0]), (200, 6)),
     "indices unread": (Call(lambda x: nn.functional.max_pool2d(x, 2, return_indices=True)[0]), (1, 3, 6, 6)),
 }
 ROUNDED = {
@@ -202,3 +207,21 @@ def test_a_recurrent_cell_is_one_partition(cell, batch):
     _, npu, cpu = run(module, *inputs, moved=cell is nn.LSTMCell)  # its second state stays in float
     for a, b in zip(npu, cpu, strict=True):
         assert np.abs(a - b).max() < 0.03
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize(
+    ("size", "k"), [(1, 1), (2, 2), (7, 3), (8, 8), (50, 1), (50, 13), (100, 50), (300, 7)]
+)
+def test_a_sorting_network_sorts(size, k, largest):
+    x = torch.randn(3, size, 2, generator=torch.Generator().manual_seed(size)).round(
+        decimals=1
+    )  # some are equal
+    assert torch.equal(top_values(x, k, 1, largest)[0], torch.topk(x, k, 1, largest)[0])
+
+
+@pytest.mark.parametrize("function", [lambda x: x.topk(5, 1)[0], lambda x: x.median(1)[0]])
+def test_a_sort_that_takes_the_npu_longer_stays_on_the_cpu(function):
+    inputs = (torch.randn(1, 500),)
+    program = compile_model(Call(lambda x: torch.relu(function(x * 2))), inputs, calibration=[inputs])
+    assert [r.op for r in program.rejected] == ["aten.topk.default"]

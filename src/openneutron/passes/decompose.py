@@ -374,6 +374,8 @@ def _expansion(node: Node) -> GraphModule | None:
         return trace(node, _magnitude)
     if name == "aten.max_pool2d_with_indices.default" and _reads(node, 0) and _reads(node, 1):
         return trace(node, pools.values_and_places)
+    if name == "aten.topk.default" and not _reads(node, 1) and is_float(node.all_input_nodes[0]):
+        return trace(node, sorting.top_values) if sorting.pays(node) else None
     if name in sorting.WITH_INDICES and is_float(node.all_input_nodes[0]):
         return trace(node, sorting.WITH_INDICES[name])
     if not name or name in _REWRITTEN or not _is_float_call(node):
@@ -440,7 +442,13 @@ def _is_cast_of_truth(node: Node) -> bool:
 
 def _reads(node: Node, result: int) -> bool:
     """Whether somebody reads one of several results."""
-    return any(u.target is operator.getitem and u.args[1] == result and u.users for u in node.users)
+    picks = [u for u in node.users if u.target is operator.getitem and u.args[1] == result]
+    return any(_is_read(user, 4) for pick in picks for user in pick.users)
+
+
+def _is_read(node: Node, depth: int) -> bool:
+    """Whether what a node computes reaches anything; a decomposition may compute what nobody wants."""
+    return node.op == "output" or depth == 0 or any(_is_read(user, depth - 1) for user in node.users)
 
 
 def _is_float_call(node: Node) -> bool:
