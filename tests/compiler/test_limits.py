@@ -188,3 +188,12 @@ def test_a_scale_too_small_for_a_float_to_count_its_steps():
     x = b.input("x", (1, 2, 2, 1), quant=tiny)
     y = b.op(Builtin.ADD, [x, x], (1, 2, 2, 1), tiny, options={"fusedActivationFunction": 3})
     compile_graph(b.graph([y]), TARGET, CompileOptions())
+
+
+@pytest.mark.parametrize(("scale", "beta"), [(1e-9, 1.0), (0.1, 0.0), (0.1, -1.0), (0.1, float("nan"))])
+def test_a_softmax_whose_steps_are_below_its_fixed_point_is_refused(scale, beta):
+    b = Builder()
+    x = b.input("x", (1, 4), quant=Quant.per_tensor(scale))
+    y = b.op(Builtin.SOFTMAX, [x], (1, 4), Quant.per_tensor(1 / 256, -128), options={"beta": beta})
+    with pytest.raises(OpenNeutronError, match="ON401: .*the scale of its input times beta"):
+        compile_graph(b.graph([y]), TARGET, CompileOptions())
