@@ -78,12 +78,10 @@ def build(name: str, *flags: str, machine: str = "", extra: tuple[Path, ...] = (
         special = VECTOR_FLAGS.get(source.name, ())
         if "-DNEUTRON_VNNI_256" in flags and source.name == "avx_vnni.c":
             special = AVX512  # the same instruction, as this machine may have it
-        language = ("g++", *COMMON[1:], "-std=c++17") if source.suffix == ".cpp" else (compiler, *COMMON)
-        command = [*language, *define, *flags, *special, "-c", source, "-o", made[-1]]
+        command = [compiler, *COMMON, *define, *flags, *special, "-c", source, "-o", made[-1]]
         subprocess.run([str(c) for c in command], check=True)
     part = folder / f"{name}.{os.getpid()}"
-    linker = "g++" if any(source.suffix == ".cpp" for source in sources) else compiler
-    subprocess.run([linker, *flags, *map(str, made), "-o", str(part)], check=True)
+    subprocess.run([compiler, *flags, *map(str, made), "-o", str(part)], check=True)
     os.replace(part, result)
     return result
 

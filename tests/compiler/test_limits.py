@@ -195,5 +195,5 @@ def test_a_softmax_whose_steps_are_below_its_fixed_point_is_refused(scale, beta)
     b = Builder()
     x = b.input("x", (1, 4), quant=Quant.per_tensor(scale))
     y = b.op(Builtin.SOFTMAX, [x], (1, 4), Quant.per_tensor(1 / 256, -128), options={"beta": beta})
-    with pytest.raises(OpenNeutronError, match="ON401: .*the scale of its input times beta"):
+    with pytest.raises(OpenNeutronError, match=r"ON401: .*the scale of its input times beta"):
         compile_graph(b.graph([y]), TARGET, CompileOptions())

@@ -1,6 +1,9 @@
 // Fuzz target: whatever the bytes of a payload are, what parse_payload points to lies in them.
 //
-// For libFuzzer (tests/runtime/learn.py), and for replay.c.
+//     fuzz_payload FILE       FILE holds {u32 bytes, payload}*
+//
+// LLVMFuzzerTestOneInput is the same for libFuzzer (tests/runtime/learn.py).
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -44,3 +47,23 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     std::free(weights);
     return sum == 0xFFFFFFFFu;
 }
+
+#ifndef FUZZ_COVERAGE
+int main(int count, char **arguments) {
+    std::FILE *file = count == 2 ? std::fopen(arguments[1], "rb") : nullptr;
+    if (file == nullptr) {
+        return 2;
+    }
+    uint32_t bytes = 0;
+    unsigned runs = 0;
+    for (; std::fread(&bytes, sizeof bytes, 1, file) == 1; ++runs) {
+        std::vector<uint8_t> data(bytes);
+        if (bytes != 0 && std::fread(data.data(), bytes, 1, file) != 1) {
+            return 2;
+        }
+        LLVMFuzzerTestOneInput(data.data(), bytes);
+    }
+    std::printf("%u payloads\n", runs);
+    return 0;
+}
+#endif

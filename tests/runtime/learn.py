@@ -18,6 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from openneutron.compiler.microcode.format import CRC_OFFSET, Header, format_of, unpack, with_checksum
 from openneutron.package.payload import Payload, Port, pack
 from tests.native import INCLUDES, ROOT, RUNTIME, portable_sources
 from tests.runtime.programs import programs
@@ -72,6 +73,22 @@ def read_kept(reader: str) -> list[bytes]:
 def write_inputs(inputs: list[bytes]) -> bytes:
     """Inputs as one file, in which each follows its size."""
     return b"".join(struct.pack("<I", len(data)) + data for data in inputs)
+
+
+def as_programs(inputs: list[bytes]) -> bytes:
+    """Inputs for the microcode's target as the programs they are: sizes and checksums are right."""
+    made = b""
+    for data in inputs:
+        if len(data) < 8:
+            continue
+        size = min(struct.unpack_from("<I", data)[0], len(data) - 8)
+        code, weights = bytearray(data[8 : 8 + size]), data[8 + size :]
+        if size >= format_of(Header).size:
+            told = unpack(Header, bytes(code)).microcode_bytes
+            end = told if told <= size else size
+            code[:end] = with_checksum(bytes(code[:end])) if end > CRC_OFFSET + 4 else code[:end]
+        made += one_program(bytes(code), weights)
+    return made
 
 
 def write_kept(reader: str, inputs: list[bytes]) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from executorch.exir.dialects._ops import ops as exir_ops
 from torch.fx import GraphModule, Node
@@ -30,7 +32,7 @@ def widen_parameters(model: GraphModule) -> PassResult:
             parameter = node.args[index]
             assert isinstance(parameter, Node)
             with model.graph.inserting_before(node):
-                how = {"dtype": dtype, "dim_order": list(range(parameter.meta["val"].dim()))}
+                how: dict[str, Any] = {"dtype": dtype, "dim_order": list(range(parameter.meta["val"].dim()))}
                 convert = exir_ops.edge.dim_order_ops._to_dim_order_copy.default
                 wide = model.graph.call_function(convert, (parameter,), how)
             wide.meta = {**parameter.meta, "val": parameter.meta["val"].to(dtype)}
