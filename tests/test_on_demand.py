@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 
 import torch
@@ -55,3 +56,25 @@ def test_contexts_may_lie_in_one_another():
     assert fx.GraphModule.recompile is not real
     inner.__exit__(None, None, None)
     assert fx.GraphModule.recompile is real
+
+
+def test_the_collector_leaves_older_objects_alone_meanwhile():
+    assert gc.get_freeze_count() == 0
+    with code_on_demand():
+        count = gc.get_freeze_count()
+        assert count > 10_000
+        with code_on_demand():
+            assert gc.get_freeze_count() == count
+        assert gc.get_freeze_count() == count
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_an_application_froze_stays_so():
+    gc.freeze()
+    try:
+        count = gc.get_freeze_count()
+        with code_on_demand():
+            pass
+        assert gc.get_freeze_count() == count
+    finally:
+        gc.unfreeze()

@@ -6,6 +6,7 @@
 #ifndef NEUTRON_CORTEX_M_KERNEL_H
 #define NEUTRON_CORTEX_M_KERNEL_H
 
+#include <exception>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -79,8 +80,12 @@ void call(const char* name, Error (*kernel)(Parameters...), KernelRuntimeContext
   Error error = Error::InvalidArgument;
   if (stack.size() >= sizeof...(Parameters)) {
     std::tuple<std::optional<Parameters>...> arguments(Argument<Parameters>::get(*stack[Index])...);
-    if ((std::get<Index>(arguments).has_value() && ...))
-      error = kernel(*std::get<Index>(arguments)...);
+    try {
+      if ((std::get<Index>(arguments).has_value() && ...))
+        error = kernel(*std::get<Index>(arguments)...);
+    } catch (const std::exception&) { // of all that a kernel does only a vector throws
+      error = Error::MemoryAllocationFailed;
+    }
   }
   if (error != Error::Ok) {
     ET_LOG(Error, "%s failed", name);

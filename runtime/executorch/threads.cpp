@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <new>
 
 #include "neutron_backend.h"
 #include "neutron_interrupt.h"
@@ -36,7 +37,9 @@ class Pools {
   }
 
   static Pools& get() {
-    static Pools* pools = new Pools; // never destroyed: threads may outlive static objects
+    // Never destroyed: threads may outlive static objects. Not on the heap, which may be full.
+    alignas(Pools) static unsigned char memory[sizeof(Pools)];
+    static Pools* pools = new (memory) Pools;
     return *pools;
   }
 

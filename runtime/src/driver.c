@@ -38,7 +38,7 @@ static NeutronStatus check_header(const NeutronHeader *h, const NeutronImage *im
     if (microcode_crc((const uint8_t *)h, h->microcode_bytes) != h->crc) return NEUTRON_STATUS_CHECKSUM;
     if (h->target != NEUTRON_TARGET_IMXRT700) return NEUTRON_STATUS_TARGET;
     /* Refs have one byte for the index of an input or output. */
-    if (h->inputs > 256 || h->outputs > 256) return NEUTRON_STATUS_HEADER;
+    if (h->inputs > NEUTRON_MAX_PORTS || h->outputs > NEUTRON_MAX_PORTS) return NEUTRON_STATUS_HEADER;
     uint32_t described =
         (uint32_t)sizeof(NeutronHeader) + (h->inputs + h->outputs) * (uint32_t)sizeof(NeutronDescriptor);
     if (h->calls_offset != described || described > h->microcode_bytes) return NEUTRON_STATUS_HEADER;

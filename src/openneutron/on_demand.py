@@ -6,6 +6,7 @@ program. On the way to a .pte few of them are ever called.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -71,12 +72,16 @@ def _postpone(module: GraphModule) -> None:
     cls.forward, cls._code, cls.__reduce__ = _Forward(module), property(code_of, _set_code), _reduce
 
 
-_lock, _inside = Lock(), 0
+_lock, _inside, _frozen = Lock(), 0, False
 
 
 @contextmanager
 def code_on_demand() -> Iterator[None]:
-    """Let graph modules that are made or changed inside have their code when it is asked for."""
+    """Let graph modules that are made or changed inside have their code when it is asked for.
+
+    Objects that were there before are no concern of Python's garbage collector meanwhile: to look at all that
+    torch has imported takes it as long as a small network takes to compile.
+    """
     _enter(1)
     try:
         yield
@@ -86,7 +91,13 @@ def code_on_demand() -> Iterator[None]:
 
 def _enter(step: int) -> None:
     """Threads may compile at the same time: the last one leaves torch as it was."""
-    global _inside
+    global _inside, _frozen
     with _lock:
         _inside += step
+        if _inside and not _frozen and gc.get_freeze_count() == 0:  # else they are the application's
+            gc.freeze()
+            _frozen = True
+        elif not _inside and _frozen:
+            gc.unfreeze()
+            _frozen = False
         GraphModule.recompile = _postpone if _inside else _compile  # type: ignore[method-assign, assignment]

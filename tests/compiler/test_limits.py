@@ -77,6 +77,23 @@ def test_a_litert_model_beyond_a_limit_is_refused_by_the_name_of_its_field():
         compile_graph(read(write(b.graph([y]))), TARGET, CompileOptions())
 
 
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        ([(1, 4), (1, 2, 16777216)], "dimension of more than 16777215"),
+        ([(1, 4), (1, 1, 1, 1, 1, 1, 1, 1, 2)], "more than 8 dimensions"),
+        ([(1, 4)] * 257, "the graph has 257 inputs, the driver takes 256"),
+    ],
+)
+def test_ports_that_the_driver_would_refuse_are_refused_by_name(shapes, words):
+    """Also those that no operator reads."""
+    b = Builder()
+    x, *_ = [b.input(f"x{i}", shape, quant=Q) for i, shape in enumerate(shapes)]
+    graph = b.graph([b.op(Builtin.ABS, [x], (1, 4), Q)])
+    with pytest.raises(OpenNeutronError, match=f"ON401: .*{words}"):
+        compile_graph(graph, TARGET, CompileOptions())
+
+
 @pytest.mark.parametrize("rows", [64, 65, 130])
 @pytest.mark.parametrize("multiplier", [1, 2])
 def test_depthwise_windows_of_any_height_are_exact(rows, multiplier):
@@ -162,3 +179,21 @@ def test_a_missing_native_library_is_said(monkeypatch, tmp_path):
     monkeypatch.setattr(open_converter, "LIBRARY", tmp_path / "libneutron.so")
     with pytest.warns(UserWarning, match="the driver has not checked the program"):
         find_converter("open").convert(model, CompileOptions(), TARGET)
+
+
+def test_a_scale_too_small_for_a_float_to_count_its_steps():
+    """6 / scale is infinite in float32: a fused ReLU6 bounds nothing then."""
+    b = Builder()
+    tiny = Quant.per_tensor(1e-40)
+    x = b.input("x", (1, 2, 2, 1), quant=tiny)
+    y = b.op(Builtin.ADD, [x, x], (1, 2, 2, 1), tiny, options={"fusedActivationFunction": 3})
+    compile_graph(b.graph([y]), TARGET, CompileOptions())
+
+
+@pytest.mark.parametrize(("scale", "beta"), [(1e-9, 1.0), (0.1, 0.0), (0.1, -1.0), (0.1, float("nan"))])
+def test_a_softmax_whose_steps_are_below_its_fixed_point_is_refused(scale, beta):
+    b = Builder()
+    x = b.input("x", (1, 4), quant=Quant.per_tensor(scale))
+    y = b.op(Builtin.SOFTMAX, [x], (1, 4), Quant.per_tensor(1 / 256, -128), options={"beta": beta})
+    with pytest.raises(OpenNeutronError, match=r"ON401: .*the scale of its input times beta"):
+        compile_graph(b.graph([y]), TARGET, CompileOptions())

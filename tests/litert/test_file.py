@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import flatbuffers
 import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
@@ -128,3 +129,17 @@ def test_operators_have_the_numbers_of_the_schema() -> None:
 def test_only_operators_with_the_option_are_said_to_take_an_activation() -> None:
     for kind in kinds(Trait.CLAMPS):
         assert hasattr(getattr(schema, f"{options_name(kind)}T")(), "fusedActivationFunction"), kind.name
+
+
+def test_options_of_another_operator_are_refused() -> None:
+    b = Naive()
+    x = b.image((1, 4))
+    raw = write(b.graph([b.op(Builtin.ADD, [x, x], (1, 4), Q)]))
+    model = schema.ModelT.InitFromPackedBuf(bytearray(raw), 0)
+    entry = model.subgraphs[0].operators[0]
+    entry.builtinOptionsType = schema.BuiltinOptions.ReducerOptions
+    entry.builtinOptions = schema.ReducerOptionsT()
+    builder = flatbuffers.Builder()
+    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
+    with pytest.raises(OpenNeutronError, match="ADD has the options of another operator"):
+        read(bytes(builder.Output()))

@@ -252,3 +252,27 @@ def test_onnx_is_imported_only_for_onnx_files():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
     assert onnx.__name__ == "onnx"
+
+
+def test_names_of_another_code_page_are_read(tmp_path):
+    """Protobuf gives a name that is no UTF-8 as bytes; it is a name all the same."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["nnnn"], name="aaaa", doc_string="dddd"),
+        helper.make_node("Neg", ["nnnn"], ["y"]),
+    ]
+    raw = model(nodes, [value("x", [1, 2])], [value("y", [1, 2])]).SerializeToString()
+    for word in (b"aaaa", b"dddd", b"nnnn"):
+        raw = raw.replace(word, "\u4e2d\u6587".encode("gbk"))
+    (tmp_path / "model.onnx").write_bytes(raw)
+    loaded = load_onnx(tmp_path / "model.onnx")
+    assert loaded(torch.tensor([[1.0, -1.0]])).tolist() == [[-1.0, 0.0]]
+
+
+def test_a_size_beyond_all_memory_beside_a_zero_is_refused(tmp_path):
+    made = model([helper.make_node("Add", ["x", "w"], ["y"])], [value("x", [1])], [value("y", None)])
+    made.graph.initializer.append(
+        TensorProto(name="w", data_type=1, dims=[0, 1 << 40, 1 << 40], raw_data=b"")
+    )
+    refuse(save(made, tmp_path), "ON903", "it has the shape")
+    made.graph.initializer[0].dims[:] = [0] + [1] * 70
+    refuse(save(made, tmp_path), "ON903", "it has the shape")

@@ -45,6 +45,17 @@ def _sum(name: str) -> Call:
     return Call("n", f"aten.{name}.Tensor", args, _activation(2))
 
 
+def _average(size: int, out: int, **args: object) -> Call:
+    window = {
+        "kernel_size": [3, 3],
+        "stride": [2, 2],
+        "padding": [1, 1],
+        "self": _activation(1, 2, size, size),
+    }
+    how = {"ceil_mode": False, "count_include_pad": True, "divisor_override": None, **args}
+    return Call("n", "aten.avg_pool2d.default", {**window, **how}, _activation(1, 2, out, out))
+
+
 # NeutronQuantizer never makes these, or they would need too large a tensor: the call is written down.
 _BY_HAND: dict[str, list[Call]] = {
     "Weights must be symmetric (zero point 0)": [
@@ -77,6 +88,8 @@ _BY_HAND: dict[str, list[Call]] = {
     "The order of a norm must be positive, 0 or infinite": [
         _matmul("aten.linalg_vector_norm.default", self=_activation(2, 2), ord=-2.0)
     ],
+    "divisor_override must be None": [_average(6, 3, divisor_override=3)],
+    "ceil_mode with counted padding must not reach beyond it": [_average(6, 4, ceil_mode=True)],
     "alpha must be 1": [_sum("add"), _sum("sub")],  # NeutronQuantizer's passes make alpha a product
     "Padding mode must be constant or reflect": [  # a circular pad is decomposed before any quantizer sees it
         Call(

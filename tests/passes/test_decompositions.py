@@ -29,6 +29,7 @@ def _shifted(x: torch.Tensor) -> torch.Tensor:
 
 
 ROWS, PICTURE = (2, 8), (1, 4, 5, 5)
+TURN = torch.tensor([[[0.8, 0.3, 0.1], [-0.3, 0.7, 0.2]]])
 CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "exp2": (torch.exp2, (ROWS,)),
     "masked_fill": (lambda x: x.masked_fill(x > 0.5, -1.0), (ROWS,)),
@@ -64,6 +65,22 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "antialias": (lambda x: F.interpolate(x, (3, 4), mode="bilinear", antialias=True), (PICTURE,)),
     "trilinear": (nn.Upsample((3, 4, 7), mode="trilinear"), ((1, 2, 2, 3, 5),)),
     "nearest, exact": (nn.Upsample((7, 9), mode="nearest-exact"), (PICTURE,)),
+    "read at constant places": (
+        lambda x: F.grid_sample(
+            x, F.affine_grid(TURN, (1, 3, 6, 4), align_corners=False), align_corners=False
+        ),
+        ((1, 3, 5, 7),),
+    ),
+    "read at the nearest of constant places": (
+        lambda x: F.grid_sample(
+            torch.relu(x),
+            F.affine_grid(TURN, (1, 3, 6, 4), align_corners=True),
+            mode="nearest",
+            padding_mode="border",
+            align_corners=True,
+        ),
+        ((1, 3, 5, 7),),
+    ),
     "cummax": (lambda x: x.cummax(1)[0], (ROWS,)),
     "a causal mask": (
         lambda x: (x @ x.mT).masked_fill(torch.ones(5, 5).tril() == 0, -torch.inf).softmax(-1),

@@ -130,3 +130,13 @@ def test_a_kernel_that_is_there_is_not_said_to_be_missing():
     inputs = (torch.rand(1, 64),)
     program = compile_model(Net().eval(), inputs, calibration=[inputs])
     assert program.rejected and not any("no kernel" in r.reject.hint for r in program.rejected)
+
+
+def test_inputs_in_containers_are_verified():
+    class Put(torch.nn.Module):
+        def forward(self, x, places, values):
+            return torch.relu(x).index_put(places, values)
+
+    inputs = (torch.randn(3, 4), (torch.tensor([0, 1]), torch.tensor([1, 2])), torch.tensor([10.0, 20.0]))
+    program = compile_model(Put(), inputs, calibration=[inputs])
+    assert program.verification.worst is not None and not program.verification.skipped

@@ -18,18 +18,28 @@ import subprocess
 import sys
 from pathlib import Path
 
+from openneutron.compiler.microcode.format import CRC_OFFSET, Header, format_of, unpack, with_checksum
 from openneutron.package.payload import Payload, Port, pack
 from tests.native import INCLUDES, ROOT, RUNTIME, portable_sources
 from tests.runtime.programs import programs
 
 KEPT = ROOT / "tests" / "hostile" / "learnt"
 MOST_BYTES = 8192  # of an input
+MOST_KEPT_BYTES = 100_000  # of a reader's file
 MOST_SECONDS = 25  # for one input: longer is a hang
 FLAGS = (
     "-O1", "-g", "-DFUZZ_COVERAGE", "-D_POSIX_C_SOURCE=200809L", "-DNEUTRON_PATCH_BYTES=64",
     "-DNEUTRON_LEAST_WORK=1", "-ffp-contract=off", "-fsanitize=fuzzer,address,undefined",
     "-fno-sanitize=function", "-fno-sanitize-recover=all",
 )  # fmt: skip
+
+
+HERE = Path(__file__).parent
+OWN = {
+    "microcode": (HERE / "fuzz.c",),
+    "payload": (HERE / "fuzz_payload.cpp", RUNTIME / "executorch" / "payload.cpp"),
+}
+"""By reader: its fuzz target, and what is not part of the portable runtime."""
 
 
 def one_program(microcode: bytes, weights: bytes) -> bytes:
@@ -60,14 +70,35 @@ def read_kept(reader: str) -> list[bytes]:
     return found
 
 
+def write_inputs(inputs: list[bytes]) -> bytes:
+    """Inputs as one file, in which each follows its size."""
+    return b"".join(struct.pack("<I", len(data)) + data for data in inputs)
+
+
+def as_programs(inputs: list[bytes]) -> bytes:
+    """Inputs for the microcode's target as the programs they are: sizes and checksums are right."""
+    made = b""
+    for data in inputs:
+        if len(data) < 8:
+            continue
+        size = min(struct.unpack_from("<I", data)[0], len(data) - 8)
+        code, weights = bytearray(data[8 : 8 + size]), data[8 + size :]
+        if size >= format_of(Header).size:
+            told = unpack(Header, bytes(code)).microcode_bytes
+            end = told if told <= size else size
+            code[:end] = with_checksum(bytes(code[:end])) if end > CRC_OFFSET + 4 else code[:end]
+        made += one_program(bytes(code), weights)
+    return made
+
+
 def write_kept(reader: str, inputs: list[bytes]) -> Path:
-    """Keep these inputs, in an order that does not depend on how they were found."""
+    """Keep these inputs, in an order that does not depend on how they were found; the smallest, if many."""
     KEPT.mkdir(exist_ok=True)
     file = KEPT / f"{reader}.xz"
-    raw = b"".join(
-        struct.pack("<I", len(data)) + data for data in sorted(set(inputs), key=lambda d: (len(d), d))
-    )
-    file.write_bytes(lzma.compress(raw, preset=9 | lzma.PRESET_EXTREME))
+    few = sorted(set(inputs), key=lambda data: (len(data), data))
+    while len(raw := lzma.compress(write_inputs(few), preset=9 | lzma.PRESET_EXTREME)) > MOST_KEPT_BYTES:
+        del few[len(few) * 9 // 10 :]  # the largest
+    file.write_bytes(raw)
     return file
 
 
@@ -78,13 +109,7 @@ def build(reader: str, folder: Path) -> Path:
     target = folder / "fuzz"
     objects = []
     sources = portable_sources()
-    here = Path(__file__).parent
-    own = (
-        [here / "fuzz.c"]
-        if reader == "microcode"
-        else [here / "fuzz_payload.cpp", RUNTIME / "executorch/payload.cpp"]
-    )
-    for source in [*sources, *own]:
+    for source in [*sources, *OWN[reader]]:
         objects.append(folder / f"{source.stem}.o")
         compiler = ["clang++", "-std=c++17"] if source.suffix == ".cpp" else ["clang", "-std=c11"]
         command = [
@@ -102,18 +127,19 @@ def build(reader: str, folder: Path) -> Path:
     return target
 
 
-def main(reader: str, seconds: int, seed: int) -> int:
-    """Fuzz for so long, then keep what is new; 1 after a fault."""
+def learn(
+    reader: str, command: list[str], good: list[bytes], most_bytes: int, seconds: int, seed: int
+) -> int:
+    """Let a fuzzer that is libFuzzer learn from these files, then keep what is new; 1 after a fault."""
     folder = ROOT / "build" / "learn" / reader
     corpus, few = folder / "corpus", folder / "few"
     shutil.rmtree(few, ignore_errors=True)
     for each in (corpus, few):
         each.mkdir(parents=True, exist_ok=True)
-    for data in [*seeds(reader), *read_kept(reader)]:
+    for data in good:
         (corpus / hashlib.sha1(data).hexdigest()).write_bytes(data)
-    program = build(reader, folder)
     options = [
-        f"-max_len={MOST_BYTES}",
+        f"-max_len={most_bytes}",
         f"-timeout={MOST_SECONDS}",
         "-rss_limit_mb=4096",
         f"-artifact_prefix={folder}/",
@@ -121,10 +147,8 @@ def main(reader: str, seconds: int, seed: int) -> int:
     run = [f"-max_total_time={seconds}", f"-seed={seed}", "-use_value_profile=1", "-print_final_stats=1"]
     log = folder / "log"
     with log.open("w") as sink:
-        done = subprocess.run([str(program), str(corpus), *options, *run], stderr=sink)
-    subprocess.run(
-        [str(program), "-merge=1", str(few), str(corpus), *options], capture_output=True, check=True
-    )
+        done = subprocess.run([*command, str(corpus), *options, *run], stdout=sink, stderr=sink)
+    subprocess.run([*command, "-merge=1", str(few), str(corpus), *options], capture_output=True, check=True)
     file = write_kept(reader, [path.read_bytes() for path in few.iterdir()])
     lines = log.read_text(errors="replace").splitlines()
     print(
@@ -134,6 +158,15 @@ def main(reader: str, seconds: int, seed: int) -> int:
     )
     print(f"{len(list(few.iterdir()))} inputs kept, {file.stat().st_size} bytes in {file.name}")
     return int(done.returncode != 0)
+
+
+def main(reader: str, seconds: int, seed: int) -> int:
+    """Fuzz for so long, then keep what is new; 1 after a fault."""
+    folder = ROOT / "build" / "learn" / reader
+    folder.mkdir(parents=True, exist_ok=True)
+    program = build(reader, folder)
+    good = [*seeds(reader), *read_kept(reader)]
+    return learn(reader, [str(program)], good, MOST_BYTES, seconds, seed)
 
 
 if __name__ == "__main__":

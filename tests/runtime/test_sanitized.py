@@ -15,13 +15,16 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+import torch
 
+from openneutron.options import CompileOptions
 from openneutron.package.pte import inspect_program
+from openneutron.pipeline import compile_model
 from openneutron.run.delegate import executorch_folder
 from tests.cortex_m.cases import CASES, Maker
 from tests.cortex_m.program import Call, compile_calls
 from tests.hostile import mutate_pte
-from tests.native import ROOT
+from tests.native import ROOT, RUNTIME
 
 FLAGS = "-O1 -g -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=all"
 REPORTS = "AddressSanitizer", "runtime error", "LeakSanitizer"
@@ -93,3 +96,65 @@ def test_the_delegate(tmp_path):
     with ThreadPoolExecutor(2) as pool:
         codes = list(pool.map(run, changed))
     assert set(codes) <= {0, 3} and codes.count(3) > 20, codes  # 3: loaded, but the delegate refused
+
+
+@cache
+def fail_allocations() -> Path:
+    """The program that lets each allocation fail once, linked to the sanitized libraries."""
+    libraries = sorted({file.parent for file in rehearse().parent.rglob("libneutron_*.so")})
+    executorch = Path(executorch_folder())
+    program = rehearse().parent / "fail_allocations"
+    command = [
+        "g++",
+        "-std=c++17",
+        *FLAGS.split(),
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-DC10_USING_CUSTOM_GENERATED_MACROS",
+        *(f"-isystem{executorch / 'include' / d}" for d in ("", "executorch/runtime/core/portable_type/c10")),
+        *(f"-I{RUNTIME / d}" for d in ("executorch", "include", "generated")),
+        Path(__file__).with_name("fail_allocations.cpp"),
+        "-Wl,--no-as-needed",
+        *(
+            flag
+            for folder in (*libraries, executorch / "lib")
+            for flag in (f"-L{folder}", f"-Wl,-rpath,{folder}")
+        ),
+        *("-lneutron_backend", "-lneutron_cortex_m", "-lexecutorch_kernels_quantized", "-lexecutorch"),
+        "-o",
+        program,
+    ]
+    subprocess.run([str(c) for c in command], check=True)
+    return program
+
+
+def each_allocation_fails(file: Path, *how: str) -> tuple[int, int]:
+    """How many allocations there are when a program is loaded and when it runs; each was made to fail."""
+    done = subprocess.run([fail_allocations(), file, *how], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    loading, running = (int(word) for word in done.stdout.split() if word.isdigit())
+    return loading, running
+
+
+def test_each_allocation_of_the_delegate_fails_once(tmp_path):
+    """Copies of what is not aligned, activations, prefetched weights and transposed inputs are among them."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 3)).eval()
+    inputs = (torch.randn(1, 3, 8, 8),)
+    options = CompileOptions(fetch_constants_to_sram=True, use_neutron_for_format_conversion=False)
+    file = tmp_path / "program.pte"
+    file.write_bytes(compile_model(net, inputs, calibration=[inputs], options=options, int8_io=True).pte)
+    loading, running = each_allocation_fails(file)
+    assert loading >= 5 and running >= 3, (loading, running)
+
+
+def test_each_allocation_of_the_cortex_m_kernels_fails_once(tmp_path):
+    calls = [
+        Call(operator, arguments)
+        for operator, cases in CASES.items()
+        for arguments in islice(cases(Maker(0)), 0, 4)
+    ]
+    file = tmp_path / "program.pte"
+    file.write_bytes(compile_calls(calls))
+    assert each_allocation_fails(file, "run")[1] >= 4

@@ -87,7 +87,8 @@ def _refuse_without_kernel(missing: Sequence[str], program: CompiledProgram) -> 
 
 def _compare(loaded: LoadedProgram, method: str, model: GraphModule, sample: tuple[Any, ...]) -> float:
     """The distance as a part of what is allowed, the worst of all outputs."""
-    sample = tuple(_varied(x, node) for x, node in _with_nodes(model, sample))
+    leaves = [_varied(x, node) for x, node in _with_nodes(model, sample)]
+    sample = pytree.tree_unflatten(leaves, pytree.tree_structure(sample))
     info = loaded.method(method)
     given = [
         _as_given(x, spec, node)

@@ -254,8 +254,11 @@ def _read_options(kind: Builtin, entry: Any) -> dict[str, Any]:
         raw = entry.customOptions
         return {"custom": b"" if raw is None else np.asarray(raw, np.uint8).tobytes()}
     options = entry.builtinOptions if entry.builtinOptions is not None else entry.builtinOptions2
-    if options is None or options_name(kind) is None:
+    name = options_name(kind)
+    if options is None or name is None:
         return {}
+    if type(options).__name__ != name + "T":
+        raise ValueError(f"{kind.name} has the options of another operator")
     result = {}
     for key, value in vars(options).items():
         if isinstance(value, np.ndarray | list):

@@ -116,6 +116,7 @@ def parse_onnx(data: bytes, path: Path) -> OnnxFile:
             "the bytes are not an ONNX model, or not all of one",
             "Export or download it again; a Git LFS pointer or a web page is not the model.",
         )
+    _make_text(model)
     weights = _take_weights(model, path)
     try:
         onnx.checker.check_model(_with_shapes(model))
@@ -130,6 +131,25 @@ def parse_onnx(data: bytes, path: Path) -> OnnxFile:
         )
     open_dynamic(model, weights, where)
     return OnnxFile(path, model, weights)
+
+
+def _make_text(message: Any) -> None:
+    """Let names that are no UTF-8 (those of a Windows code page) be text: protobuf gives them as bytes."""
+    for field in message.DESCRIPTOR.fields:
+        if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
+            continue
+        value = getattr(message, field.name)
+        if field.label != field.LABEL_REPEATED:
+            if isinstance(value, bytes):
+                setattr(message, field.name, value.decode(errors="backslashreplace"))
+            elif field.type == field.TYPE_MESSAGE and message.HasField(field.name):
+                _make_text(value)
+            continue
+        for i, item in enumerate(value):
+            if isinstance(item, bytes):
+                value[i] = item.decode(errors="backslashreplace")
+            elif field.type == field.TYPE_MESSAGE:
+                _make_text(item)
 
 
 def _nearest_operator(text: list[str]) -> str:
@@ -197,8 +217,9 @@ def tensor_of(proto: Any, folder: Path | None) -> torch.Tensor:
     dtype = torch_dtype(proto.data_type)
     _, stored, field = _TYPES[proto.data_type]
     shape = tuple(int(d) for d in proto.dims)
-    if any(d < 0 for d in shape):
-        raise Unsupported(f"it has the shape {list(shape)}", "The file is damaged.", "ON903")
+    # A tensor without elements may not have a size beyond all memory in another dimension: NumPy has none.
+    if any(d < 0 for d in shape) or len(shape) > 32 or math.prod(d or 1 for d in shape) >= 1 << 60:
+        raise Unsupported(f"it has the shape {list(shape)}"[:300], "The file is damaged.", "ON903")
     count = math.prod(shape)
     kind = np.dtype(stored)
     whole, packed = count, 8 // BITS.get(dtype, 8)

@@ -334,7 +334,7 @@ WHERE = OpSpec(
     in_float(_CHOICE),
     real=_CHOICE,
     open_only=True,
-    note="the condition is a comparison, or a constant",
+    note="the condition is a comparison, a constant or an input",
     cases=(
         Case("mask", _masked, ((2, 4, 4), (2, 4, 4))),
         Case("broadcast", lambda torch: lambda x, y: torch.where(x > y, x, y), ((2, 3, 4, 4), (1, 3, 1, 1))),

@@ -233,9 +233,9 @@ class FloatLowering:
         return self._known[value.name]
 
     def _make(self, value: Value) -> Tensor:
-        if not value.is_const:  # a state arrives in float
+        if not value.is_const:  # a state arrives in float, a mask as truth values
             found = self._at(value)
-            return found if value.dtype == "float32" else self.build.dequantize(found)
+            return found if value.dtype in ("float32", "bool") else self.build.dequantize(found)
         real = value.array() if value.dtype == "bool" else value.real().astype(np.float32)
         return self.build.const(real, name=value.name)
 

@@ -27,7 +27,7 @@ from openneutron.ops import find
 from openneutron.ops.activation import clamp_bounds
 from openneutron.ops.common import activation_of
 from openneutron.ops.shape import IDENTITY
-from openneutron.ops.spec import OPEN, Call, Lowering, OpSpec, Value
+from openneutron.ops.spec import OPEN, Call, Lowering, OpSpec, Value, Weighted
 from openneutron.partition.constants import (
     DEQUANTIZE,
     DEQUANTIZE_TENSOR,
@@ -237,7 +237,15 @@ class _Finder:
 
     def _is_real(self, node: Node) -> bool:
         spec = find(op_name(node)) if is_compute(node) else None
-        return spec is not None and spec.real is not None and self.constants.find(node) is None
+        if spec is None or spec.real is None or self.constants.find(node) is not None:
+            return False
+        # What compares integers stays on the CPU, and what reads the mask it makes need not.
+        return not any(self._is_integer_activation(source) for source in node.all_input_nodes)
+
+    def _is_integer_activation(self, node: Node) -> bool:
+        tensor = tensor_of(node)
+        wide = tensor is not None and tensor.dtype in (torch.int16, torch.int32, torch.int64)
+        return wide and self.constants.find(node) is None
 
     def island(self, nodes: list[Node]) -> Cluster:
         """The cluster of several operators; raises `_Refused` if they cannot be one."""
@@ -303,6 +311,12 @@ class _Finder:
                     "openneutron ops lists what is." if _has_kernel(node) else _NO_KERNEL,
                 )
             )
+        if isinstance(spec.quantize, Weighted) and self._is_computed(
+            bind_args(node).get(spec.quantize.weight)
+        ):
+            raise _Refused(
+                Reject("ON203", "Weights must be constant", "It is computed from the model's inputs.")
+            )
         for key, value in bind_args(node).items():
             if isinstance(value, float) and not math.isfinite(value) and key not in spec.may_be_infinite:
                 raise _Refused(Reject("ON203", f"Numbers must be finite (got {key} = {value})"))
@@ -340,6 +354,10 @@ class _Finder:
         if reject is not None:
             raise _Refused(reject)
         return Part(node, spec, call, tuple(dict.fromkeys(inputs)), body, outputs)
+
+    def _is_computed(self, value: Any) -> bool:
+        """Whether a value is no constant, nor one as integers."""
+        return isinstance(value, Node) and self.constants.find(value) is None
 
     def _body(self, node: Node, spec: OpSpec) -> tuple[tuple[Node, ...], Activation]:
         """The operator, its getitem if it has several results, and an activation that fuses into it."""
@@ -398,7 +416,7 @@ class _Finder:
             return Value(
                 node.name, tuple(constant.tensor.shape), constant.dtype, constant.quant, constant.array
             )
-        if key in spec.integers:
+        if key in spec.integers or (spec.real is not None and _is_truth(node)):
             return _value(node, None)
         if op_name(node) != DEQUANTIZE_TENSOR:
             if op_name(node) in DEQUANTIZE:
@@ -412,6 +430,11 @@ class _Finder:
         _check_int8(node, f"its input '{key}'")
         inputs.append(node)
         return _value(bind_args(node)["input"], quant)
+
+
+def _is_truth(node: Node) -> bool:
+    tensor = tensor_of(node)
+    return tensor is not None and tensor.dtype == torch.bool
 
 
 def _is_input(node: Node) -> bool:

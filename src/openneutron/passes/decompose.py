@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 
 from openneutron import ops
 from openneutron.fx import bind_args, is_float, op_name, overload, tensor_of
-from openneutron.passes import attention, normalization, pools, recurrent, sorting
+from openneutron.passes import attention, kernels, normalization, pools, recurrent, sorting
 from openneutron.passes.canonicalize import ARITHMETIC, IDENTITIES
 from openneutron.passes.graph import inline, trace
 
@@ -368,8 +368,14 @@ def _expansion(node: Node) -> GraphModule | None:
     name = op_name(node)
     if name in _CASTS and _is_cast_of_truth(node):
         return trace(node, lambda self, **_: torch.where(self, _one_number(self, 1), _one_number(self, 0)))
+    if name == "aten.fft_rfft.default" and _transforms_inner(node):
+        return trace(node, _spectrum_along_last)
+    if name == "aten.abs.default" and _is_complex(node.all_input_nodes[0]):
+        return trace(node, _magnitude)
     if name == "aten.max_pool2d_with_indices.default" and _reads(node, 0) and _reads(node, 1):
         return trace(node, pools.values_and_places)
+    if name == "aten.topk.default" and not _reads(node, 1) and is_float(node.all_input_nodes[0]):
+        return trace(node, sorting.top_values) if sorting.pays(node) else None
     if name in sorting.WITH_INDICES and is_float(node.all_input_nodes[0]):
         return trace(node, sorting.WITH_INDICES[name])
     if not name or name in _REWRITTEN or not _is_float_call(node):
@@ -380,6 +386,12 @@ def _expansion(node: Node) -> GraphModule | None:
         args = bind_args(node)
         if args["mode"] in ("circular", "replicate") and min(args["pad"]) >= 0:
             return trace(node, _pad)
+    if name in ("aten.avg_pool1d.default", "aten.avg_pool2d.default") and pools.counts_beyond(
+        bind_args(node)
+    ):
+        return trace(node, pools.average)
+    if kernels.has_computed_kernel(node):
+        return trace(node, kernels.convolve)
     if name in recurrent.LAYERS:
         return recurrent.unroll(node)
     if (function := DECOMPOSITIONS.get(name)) is not None:
@@ -398,6 +410,27 @@ def _divide_by_number(self: torch.Tensor, other: float, rounding_mode: str | Non
 _CASTS = ("aten.to.dtype", "aten._to_copy.default", "aten.to.dtype_layout")
 
 
+def _is_complex(node: Node) -> bool:
+    tensor = tensor_of(node)
+    return tensor is not None and tensor.is_complex()
+
+
+def _transforms_inner(node: Node) -> bool:
+    """Whether a spectrum is taken along another dimension than the last, which ExecuTorch's kernel wants."""
+    tensor = tensor_of(node)
+    return tensor is not None and bind_args(node)["dim"] % tensor.dim() != tensor.dim() - 1
+
+
+def _spectrum_along_last(self: torch.Tensor, n: int | None, dim: int, norm: str | None) -> torch.Tensor:
+    return torch.fft.rfft(self.transpose(dim, -1).contiguous(), n, -1, norm).transpose(dim, -1)
+
+
+def _magnitude(self: torch.Tensor) -> torch.Tensor:
+    """Of a spectrum: Edge has no operator from complex numbers to float but the view of their parts."""
+    parts = torch.view_as_real(self)
+    return (parts.select(-1, 0).square() + parts.select(-1, 1).square()).sqrt()
+
+
 def _is_cast_of_truth(node: Node) -> bool:
     source = tensor_of(node.all_input_nodes[0]) if node.all_input_nodes else None
     result = tensor_of(node)
@@ -409,7 +442,13 @@ def _is_cast_of_truth(node: Node) -> bool:
 
 def _reads(node: Node, result: int) -> bool:
     """Whether somebody reads one of several results."""
-    return any(u.target is operator.getitem and u.args[1] == result and u.users for u in node.users)
+    picks = [u for u in node.users if u.target is operator.getitem and u.args[1] == result]
+    return any(_is_read(user, 4) for pick in picks for user in pick.users)
+
+
+def _is_read(node: Node, depth: int) -> bool:
+    """Whether what a node computes reaches anything; a decomposition may compute what nobody wants."""
+    return node.op == "output" or depth == 0 or any(_is_read(user, depth - 1) for user in node.users)
 
 
 def _is_float_call(node: Node) -> bool:

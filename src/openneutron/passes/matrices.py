@@ -6,6 +6,7 @@ as nearest neighbours do, its rows are indices.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -25,20 +26,23 @@ _RESAMPLING = {
                  "_upsample_bicubic2d_aa", "upsample_nearest1d", "upsample_nearest3d",
                  "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
 }  # fmt: skip
+_SAMPLING = frozenset({"aten.grid_sampler.default", "aten.grid_sampler_2d.default"})
 _SUMMING = frozenset({"aten.cumsum.default", "aten.index_add.default"})
 
 
 def rewrite_linear_maps(model: GraphModule) -> bool:
     """Write resampling, running sums and sums at constant places as products with constant matrices."""
+    made = dict.fromkeys(_RESAMPLING, _resampled) | dict.fromkeys(_SAMPLING, _sampled)
+    made |= dict.fromkeys(_SUMMING, _summed)
     changed = False
     for node in list(model.graph.nodes):
         name = op_name(node)
-        if name not in _RESAMPLING | _SUMMING or not is_float(node):
+        if name not in made or not is_float(node):
             continue
         source = tensor_of(node.all_input_nodes[0])
         if source is None or not all(isinstance(d, int) for d in source.shape) or 0 in source.shape:
             continue
-        new = _resampled(model, node) if name in _RESAMPLING else _summed(model, node)
+        new = made[name](model, node)
         if new is not None:
             node.replace_all_uses_with(new)
             model.graph.erase_node(node)
@@ -77,6 +81,23 @@ def _resampled(model: GraphModule, node: Node) -> Node | None:
         if matrix.shape[0] != matrix.shape[1] or not torch.equal(matrix, torch.eye(len(matrix))):
             source = _along(model, node, source, axis + 2, matrix)
     return source
+
+
+def _sampled(model: GraphModule, node: Node) -> Node | None:
+    """A picture read at constant places, between pixels too: each result is a sum of some pixels."""
+    args = bind_args(node)
+    source, grid = cast(Node, args["input"]), constant(model, args["grid"])
+    sizes, results = (list(cast(Tensor, tensor_of(n)).shape) for n in (source, node))
+    pixels, places = math.prod(sizes[2:]), math.prod(results[2:])
+    if grid is None or not torch.equal(grid, grid[:1].expand_as(grid)) or pixels * places > _LARGEST:
+        return None
+    units = torch.eye(pixels).reshape(pixels, 1, *sizes[2:])
+    each = grid[:1].detach().expand(pixels, *grid.shape[1:])
+    with torch.no_grad():
+        found = cast(Callable[..., Tensor], node.target)(**{**args, "input": units, "grid": each})
+    flat = insert(node, aten.reshape.default, (source, [*sizes[:2], pixels]), node)
+    chosen = _along(model, node, flat, 2, found.reshape(pixels, places).T.contiguous())
+    return insert(node, aten.reshape.default, (chosen, results), node)
 
 
 def _agrees(function: Any, args: dict[str, Any], sizes: list[int], made: list[Tensor]) -> bool:

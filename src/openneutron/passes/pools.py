@@ -35,6 +35,33 @@ def _max_pool3d(
     return planes.reshape(*lead, slices, *planes.shape[-2:])
 
 
+def counts_beyond(arguments: dict[str, Any]) -> bool:
+    """Whether an average pool divides by what no pool of the table counts: a number, or some padding."""
+    counted = (
+        arguments["ceil_mode"] and arguments["count_include_pad"] and max(per_axis(arguments["padding"], 2))
+    )
+    return bool(counted) or arguments.get("divisor_override") is not None
+
+
+def average(
+    self: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: int | None = None,
+) -> Tensor:  # fmt: skip
+    """An average pool along the last one or two dimensions, with its padding as zeros that are there."""
+    dims = len(kernel_size)
+    kernel, pads = per_axis(kernel_size, dims), per_axis(padding, dims)
+    steps = per_axis(stride, dims) if stride else kernel
+    after = []  # as far as windows reach; with a divisor of its own each is whole, else one may end before
+    for n, k, s, p in zip(self.shape[-dims:], kernel, steps, pads, strict=True):
+        reach = max((_outputs(n, k, s, p, ceil_mode) - 1) * s + k - p - n, 0)
+        after.append(min(reach, p) if divisor_override is None else reach)
+    around = [side for p, a in zip(reversed(pads), reversed(after), strict=True) for side in (p, a)]
+    padded = F.pad(self, around) if any(around) else self
+    pool = F.avg_pool1d if dims == 1 else F.avg_pool2d
+    result = pool(padded, kernel, steps, 0, ceil_mode and divisor_override is None)
+    return result if divisor_override is None else result * (math.prod(kernel) / divisor_override)
+
+
 def _side_by_side(volume: Tensor) -> Tensor:
     """The slices of (..., D, H, W) as (..., H, W * D): pixel by pixel next to each other."""
     rank = volume.dim()

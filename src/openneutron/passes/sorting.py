@@ -10,6 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Node
+
+from openneutron.fx import bind_args, tensor_of
 
 
 def _extremum(values: str, places: str) -> Callable[..., Any]:
@@ -46,6 +49,72 @@ def _median(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tens
 def _median_of_all(self: Tensor) -> Tensor:
     flat = self.reshape(-1)
     return _median(flat, 0)[0]
+
+
+# Cycles of `topk` on the CPU for each element, and of a stage of `top_values` on the NPU, by the cost model:
+# a sort of few elements, or of many in a row, is not worth its stages.
+_CPU_ELEMENT, _STAGE, _STAGE_ELEMENT = 300, 3400, 12
+
+
+def pays(topk: Node) -> bool:
+    """Whether the sorting network that `top_values` makes of a call takes less time than the CPU."""
+    arguments, tensor = bind_args(topk), tensor_of(topk.all_input_nodes[0])
+    if tensor is None or not tensor.dim() or arguments["k"] < 1:
+        return False
+    width, size = (arguments["k"] - 1).bit_length(), tensor.shape[arguments["dim"]]
+    blocks = -(-size >> width)
+    stages = width * (width + 1) // 2 + (blocks - 1).bit_length() * (width + 1)
+    padded = tensor.numel() // max(size, 1) * (blocks << width)
+    return stages * (_STAGE + _STAGE_ELEMENT * padded) < _CPU_ELEMENT * tensor.numel()
+
+
+def top_values(
+    self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Tensor, None]:
+    """The k largest or smallest by a bitonic sorting network: blocks are sorted, then merged two by two.
+
+    Nothing but maxima and minima, of as many pairs at once as there are: every value is one of the input's.
+    """
+    first, second = (torch.maximum, torch.minimum) if largest else (torch.minimum, torch.maximum)
+    size, width = self.shape[dim], 1 << (k - 1).bit_length()
+    rows = self.transpose(dim, -1)
+    lead = rows.shape[:-1]
+    x = rows.reshape(-1, size)
+    blocks = -(-size // width)
+    if blocks * width > size:  # by what is in the input and comes last
+        last = x.amin(1, True) if largest else x.amax(1, True)
+        x = torch.cat([x, last.expand(-1, blocks * width - size)], 1)
+
+    def halves(x: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        pairs = x.reshape(x.shape[0], -1, 2, length)
+        return pairs.select(2, 0), pairs.select(2, 1)
+
+    def joined(a: Tensor, b: Tensor) -> Tensor:
+        return torch.cat([a.unsqueeze(2), b.unsqueeze(2)], 2).reshape(a.shape[0], -1)
+
+    def merge(x: Tensor, length: int) -> Tensor:
+        """Sort blocks of twice the length that rise and then fall, or the other way round."""
+        while length:
+            a, b = halves(x, length)
+            x = joined(first(a, b), second(a, b))
+            length //= 2
+        return x
+
+    length = 1
+    while length < width:
+        a, b = halves(x, length)
+        b = b.flip(-1) if length > 1 else b
+        x = merge(joined(first(a, b), second(a, b)), length // 2)
+        length *= 2
+    while blocks > 1:
+        whole = blocks // 2 * 2 * width
+        rest = x.narrow(1, whole, x.shape[1] - whole) if whole < x.shape[1] else None
+        a, b = halves(x.narrow(1, 0, whole) if rest is not None else x, width)
+        b = b.flip(-1) if width > 1 else b
+        x = merge(first(a, b).reshape(a.shape[0], -1), width // 2)
+        blocks = -(-blocks // 2)
+        x = torch.cat([x, rest], 1) if rest is not None else x
+    return x.narrow(1, 0, k).reshape(*lead, k).transpose(dim, -1), None
 
 
 def _running(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:

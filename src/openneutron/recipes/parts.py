@@ -24,6 +24,7 @@ from openneutron.package.backend import NeutronPartitioner
 from openneutron.package.before_edge import goes_before_edge, take_partitions
 from openneutron.passes.dim_order import needs_order_restored, restore_order_around
 from openneutron.passes.edge import run_edge_passes
+from openneutron.passes.parameters import has_narrow_parameters, widen_parameters
 from openneutron.quantize.quantizer import NeutronQuantizer
 from openneutron.target import NeutronTargetSpec
 
@@ -128,6 +129,8 @@ def lower_program(
         modules = (edge.exported_program(name).graph_module for name in exported)
         if step is not restore_order_around or any(map(needs_order_restored, modules)):
             edge = edge.transform([step])
+    if any(has_narrow_parameters(edge.exported_program(name).graph_module) for name in exported):
+        edge = edge.transform([widen_parameters])
     return edge, made
 
 

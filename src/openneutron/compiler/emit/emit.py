@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from openneutron.compiler.emit.constants import ConstPool
-from openneutron.compiler.emit.select import select, supports
+from openneutron.compiler.emit.select import refused_port, select, supports
 from openneutron.compiler.emit.select_accumulate import accumulate
 from openneutron.compiler.emit.selection import Context
 from openneutron.compiler.emit.split import Part, can_split, split, widen_output
@@ -40,6 +40,8 @@ _REGION = {Home.INPUT: Region.INPUT, Home.OUTPUT: Region.OUTPUT}
 
 def check_supported(graph: Graph) -> None:
     """Refuse a graph with operators no kernel computes: the first with its reason, the others by name."""
+    if port := refused_port(graph):
+        fail(port.code, graph.name, port.reason, port.hint)
     refused = [(op, reject) for op in graph.ops if (reject := supports(op)) is not None]
     if not refused:
         return

@@ -62,7 +62,8 @@ def activation_range(activation: int, quant: Quant) -> tuple[int, int]:
     scale, zero = np.float32(quant.scale[0]), quant.zero_point[0]
 
     def quantized(x: float) -> int:
-        return min(max(zero + _round(float(np.float32(x) / scale)), INT8_MIN), INT8_MAX)
+        steps = min(max(x / float(scale), -1e9), 1e9)  # a tiny scale has more of them than a float has
+        return min(max(zero + _round(float(np.float32(steps))), INT8_MIN), INT8_MAX)
 
     match Activation(activation):
         case Activation.RELU:

@@ -19,7 +19,7 @@ from openneutron.compiler.emit import (
 from openneutron.compiler.emit.constants import ConstPool
 from openneutron.compiler.emit.selection import Context, KernelRule, RefOf
 from openneutron.compiler.graph.legalize import legalize
-from openneutron.compiler.microcode.format import MAX_DIM, KernelCall, Ref, Region, out_of_range
+from openneutron.compiler.microcode.format import MAX_DIM, MAX_PORTS, KernelCall, Ref, Region, out_of_range
 from openneutron.diagnostics import Reject, fail
 from openneutron.litert.ir import Builtin, Graph, Op, Tensor
 
@@ -65,8 +65,20 @@ def refusal(graph: Graph) -> Reject | None:
         calls = RULES[_key(op)].calls(op, Context(lambda tensor: Ref(Region.SCRATCH), ConstPool()))
         if problem := _beyond(calls):
             return Reject("ON401", f"{op.kind.name}: {problem}")
-    wide = [t for t in (*graph.inputs, *graph.outputs) if t.shape and max(t.shape) > MAX_DIM]
-    return Reject("ON401", f"{wide[0]} has a dimension of more than {MAX_DIM}") if wide else None
+    return refused_port(graph)
+
+
+def refused_port(graph: Graph) -> Reject | None:
+    """Why the inputs and outputs of a graph are more than the driver takes, or None."""
+    for side, ports in (("inputs", graph.inputs), ("outputs", graph.outputs)):
+        if len(ports) > MAX_PORTS:
+            return Reject("ON401", f"the graph has {len(ports)} {side}, the driver takes {MAX_PORTS}")
+    for tensor in (*graph.inputs, *graph.outputs):
+        if max(tensor.shape, default=0) > MAX_DIM:
+            return Reject("ON401", f"{tensor} has a dimension of more than {MAX_DIM}")
+        if len(tensor.shape) > 8:
+            return Reject("ON401", f"{tensor} has more than 8 dimensions")
+    return None
 
 
 def supports(op: Op) -> Reject | None:

@@ -190,17 +190,23 @@ def _softmax_problem(op: Op) -> str:
     problem = int8_problem(op.operand(0), op.output)
     if not problem and (scale_of(op.output) != 1 / 256 or zero_of(op.output) != -128):
         problem = f"its output must have scale 1/256 and zero point -128, not {op.output.quant}"
+    if not problem and not _softmax_steps(op) > 1:
+        problem = f"the scale of its input times beta must be more than 2^{_SOFTMAX_INTEGER_BITS - 31}"
     return problem
 
 
 _SOFTMAX_INTEGER_BITS = 5
 
 
+def _softmax_steps(op: Op) -> float:
+    """What one step of the input is in Q5.26."""
+    steps = float(op.options.get("beta", 1.0)) * scale_of(op.operand(0)) * (1 << (31 - _SOFTMAX_INTEGER_BITS))
+    return min(steps, (1 << 31) - 1.0)
+
+
 def _softmax(op: Op, ctx: Context) -> list[KernelCall]:
     source = op.operand(0)
-    beta = float(op.options.get("beta", 1.0))
-    real = min(beta * scale_of(source) * (1 << (31 - _SOFTMAX_INTEGER_BITS)), (1 << 31) - 1.0)
-    multiplier, shift = quantize_multiplier(real)
+    multiplier, shift = quantize_multiplier(_softmax_steps(op))
     # Below this difference the exponential is 0 in Q5.26.
     radius = ((1 << _SOFTMAX_INTEGER_BITS) - 1) * (1 << (31 - _SOFTMAX_INTEGER_BITS)) / (1 << shift)
     depth = source.shape[-1]

@@ -57,6 +57,8 @@ _ACTIVATIONS = {
 EXACT = frozenset(_DIRECT) | frozenset(_SWAPPED) | frozenset(_CLAMPS) | {Builtin.SELECT_V2}
 """What can stand anywhere in an expression."""
 _TYPES = {Builtin.CAST, Builtin.DEQUANTIZE, Builtin.QUANTIZE}  # functions from one type to another
+TRUTHS = (np.arange(256) != 0).astype(np.float32)
+"""What the byte of a truth value stands for."""
 FUNCTIONS = (kinds(Trait.UNARY) - EXACT - _TYPES) | {Builtin.POW}
 """Operators whose results are the C library's, or that no instruction of an island computes."""
 
@@ -239,6 +241,8 @@ class _Former:
                 value = expression.load(tensor, tensor.shape)
             else:
                 raise NoIsland
+        elif tensor.dtype == "bool" and tensor not in self.producers:  # a mask that is an input
+            value = expression.load(tensor, tensor.shape, TRUTHS)
         elif (region := self.regions.get(tensor)) is not None and region.source.elements == tensor.elements:
             value = self._byte(expression, tensor, region)
         elif (op := self.producers.get(tensor)) is not None and op in self.inside:

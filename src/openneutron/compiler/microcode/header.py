@@ -117,6 +117,7 @@ def header_text() -> str:
         f"#define NEUTRON_MAGIC 0x{mc.MAGIC:08X}u",
         f"#define NEUTRON_FORMAT_VERSION {mc.FORMAT_VERSION}u",
         f"#define NEUTRON_MAX_RANK {mc.MAX_RANK}u",
+        f"#define NEUTRON_MAX_PORTS {mc.MAX_PORTS}u",
         f"#define NEUTRON_MAX_DIM {mc.MAX_DIM}u",
         f"#define NEUTRON_MAX_STAGES {mc.MAX_STAGES}u",
         f"#define NEUTRON_LAST_TOGETHER {mc.LAST_TOGETHER}u",

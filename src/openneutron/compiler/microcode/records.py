@@ -10,6 +10,7 @@ from functools import cache
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 MAX_RANK = 6
+MAX_PORTS = 256  # inputs, and as many outputs: a Ref has one byte for the index
 MAX_DIM = 0xFFFFFF  # of a tensor; the product of two fits 64 bits with room for a third factor
 
 
