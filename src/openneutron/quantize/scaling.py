@@ -30,18 +30,19 @@ _TRADE_DB = 1.0  # by which the outputs must be better for a change of the float
 
 
 def equalized(
-    prepared: GraphModule, samples: Sequence[Sample], judge: Judge, thorough: bool
+    prepared: GraphModule, samples: Sequence[Sample], judge: Judge, thorough: bool, groups: bool = True
 ) -> tuple[GraphModule | None, Equalized, str]:
     """The model scaled in the way that the judge likes best, observed on samples; how, and a text.
 
-    None if it likes none better than the model as it is, which is calibrated.
+    None if it likes none better than the model as it is, which is calibrated. Without `groups` no operator is
+    added, and the factors are of the model as it was given.
     """
     # What a clamp cuts on one sample in a hundred must not be taken for what it never cuts.
     seen = samples if thorough else spread_over(samples, affordable(prepared, 256 << 20, 16, len(samples)))
     few = spread_over(samples, affordable(prepared, 32 << 20, 3, 8))
     # All ways are compared as they are on a few samples; only the best is observed on all of them.
     start, grouped, text = prepared, copied(prepared), []
-    if count := group_channels(grouped, seen):
+    if groups and (count := group_channels(grouped, seen)):
         tell_functions(grouped)
         observe(grouped, samples)
         if judge(grouped).is_better_than(judge(prepared), _GROUPED_DB):

@@ -39,7 +39,7 @@ def equalize_to_train(
         return quality(exact, quantized_run(model, held))
 
     before = judge(prepared)
-    trial, done, text = equalized(prepared, fitted, judge, thorough=False)
+    trial, done, text = equalized(prepared, fitted, judge, thorough=False, groups=False)
     after = before if trial is None else judge(trial)
     result = MethodResult(
         EQUALIZE, text, before.sqnr_db, after.sqnr_db, trial is not None, time.monotonic() - start
