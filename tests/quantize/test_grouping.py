@@ -73,7 +73,7 @@ def test_the_float_function_stays_and_rounding_costs_less(name):
     plain = prepared(Block(FUNCTIONS[name]))
     given, held = samples(12)[:8], samples(12)[8:]
     grouped = copied(plain)
-    assert group_channels(grouped, given) >= 1
+    assert group_channels(grouped, given, 0.5) >= 1
     exact = float_run(plain, held)
     assert quality(exact, float_run(grouped, held)).sqnr_db > 100
     for model in (plain, grouped):
@@ -108,14 +108,14 @@ class Read(nn.Module):
 def test_whatever_else_reads_channels_they_mean_the_same(how):
     plain = prepared(Read(how))
     grouped = copied(plain)
-    group_channels(grouped, samples(8))
+    group_channels(grouped, samples(8), 0.75)
     assert quality(float_run(plain, samples(3)), float_run(grouped, samples(3))).sqnr_db > 100
 
 
 def test_another_converter_gets_no_groups():
     plain = prepared(Block(nn.Hardswish()), "eiq")
     before = len(plain.graph.nodes)
-    group_channels(plain, samples(4))
+    group_channels(plain, samples(4), 0.5)
     assert len(plain.graph.nodes) == before
 
 

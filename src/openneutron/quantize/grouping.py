@@ -58,14 +58,18 @@ class _Place:
         return self.layer.end if self.function is None else self.function.end
 
 
-def group_channels(prepared: GraphModule, samples: Sequence[Sample]) -> int:
-    """Give functions of channels of different size tables by groups, in place; how many functions."""
+def group_channels(prepared: GraphModule, samples: Sequence[Sample], share: float) -> int:
+    """Scale channels of different size, by groups where a function reads them, in place; of how many tensors.
+
+    Where a layer mixes channels, its weights get smaller as much as what it reads gets larger, and rounding
+    them costs more: there only this share of the ratio of sizes is made up for.
+    """
     axes = _Axes(prepared)
     places = [p for p in _places(prepared) if p.function is None or not axes.is_fixed(p.layer.node)]
     if not prepared.meta.get(TABLES):
         places = [place for place in places if place.function is None]
     seen = _seen(prepared, samples, [n for place in places for n in (place.layer.node, place.end)])
-    levels = {place: _levels_of(place, seen) for place in places}
+    levels = {place: _levels_of(place, seen, share) for place in places}
     chosen = [place for place in places if max(map(_worth, levels[place])) >= _GAIN]
     together: dict[Node, list[_Place]] = {}
     for place in chosen:
@@ -98,9 +102,10 @@ class _Seen:
         return torch.maximum(self.high, -self.low)
 
 
-def _levels_of(place: _Place, seen: dict[Node, _Seen]) -> Tensor:
+def _levels_of(place: _Place, seen: dict[Node, _Seen], share: float) -> Tensor:
     """A row for what a layer gives, and one for what the layers behind read."""
-    results = _results(place, seen[place.end])
+    mixed = any(layer.groups == 1 for layer in place.after)
+    results = _levels(seen[place.end].size ** (share if mixed else 1.0))
     if place.function is None:
         return torch.stack([results, results])
     return torch.stack([_levels(_needed(place.function, seen[place.layer.node], seen[place.end])), results])
@@ -128,12 +133,6 @@ def _needed(function: Function, given: _Seen, result: _Seen) -> Tensor:
     last = _POINTS - flat[1].flip(0).cummin(0).values.sum(0).clamp(1, _POINTS)
     ends = [at.gather(0, place[None])[0].abs() for place in (first, last)]
     return torch.maximum(*ends)
-
-
-def _results(place: _Place, result: _Seen) -> Tensor:
-    """The levels of what is read: fewer where a layer mixes channels, since its weights get smaller."""
-    mixed = any(layer.groups == 1 for layer in place.after)
-    return _levels(result.size.sqrt() if mixed else result.size)
 
 
 def _places(prepared: GraphModule) -> list[_Place]:

@@ -26,6 +26,7 @@ _SCALED_DB = 3.0  # by which scaling must be better: less is chance, or lost aga
 _ABSORB, _SCALE, _SCALE_BY_WEIGHTS, _TRADE = range(4)  # ways of equalizing
 _NOTHING = Equalized(0, 0, 1.0)
 _GROUPED_DB = 1.0  # by which tables for groups of channels must be better
+_SHARES = (0.5, 0.75)  # of the ratio of channels' sizes, made up for where a layer mixes them
 _TRADE_DB = 1.0  # by which the outputs must be better for a change of the float function
 
 
@@ -41,11 +42,14 @@ def equalized(
     seen = samples if thorough else spread_over(samples, affordable(prepared, 256 << 20, 16, len(samples)))
     few = spread_over(samples, affordable(prepared, 32 << 20, 3, 8))
     # All ways are compared as they are on a few samples; only the best is observed on all of them.
-    start, grouped, text = prepared, copied(prepared), []
-    if groups and (count := group_channels(grouped, seen)):
+    start, text = prepared, []
+    for share in _SHARES if groups else ():
+        grouped = copied(prepared)
+        if not (count := group_channels(grouped, seen, share)):
+            break
         tell_functions(grouped)
         observe(grouped, samples)
-        if judge(grouped).is_better_than(judge(prepared), _GROUPED_DB):
+        if judge(grouped).is_better_than(judge(start), _GROUPED_DB):
             start, text = grouped, [f"channels of {count} tensors scaled by groups"]
     first = copied(start)
     observe(first, few)
