@@ -216,6 +216,9 @@ def table(names: Sequence[str], only: Sequence[str], steps: Sequence[str]) -> No
                 f"{said} | {unseen(model, inputs, exact, seen, found):.1f} | {seconds:.0f} |",
                 flush=True,
             )
+            if task.also is not None:
+                figure, score = task.also
+                print(f"| | {row} | {figure} | {score(exact, found):.3f} | | | | |", flush=True)
 
 
 def recorded(model: Run, inputs: list[Sample]) -> Run:
