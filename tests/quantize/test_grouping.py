@@ -1,4 +1,4 @@
-"""Channels of different size: the float function stays, rounding costs less, the program costs no more."""
+"""Channels of different size: the float function stays, rounding costs less, the program little more."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_another_converter_gets_no_groups():
 
 
 @pytest.mark.parametrize("optimise", ["performance", "size"])
-def test_groups_are_compiled_and_cost_nothing(optimise):
+def test_groups_are_compiled_and_cost_little(optimise):
     torch.manual_seed(0)
     block, shape = Block(nn.Hardswish()), (1, 3, 48, 48)
     given, options = samples(12, shape), CompileOptions(optimise=optimise)
