@@ -166,13 +166,13 @@ def function_after(prepared: GraphModule, start: Node) -> Function | None:
     numbers: dict[Node, Tensor] = {}
     left = set(start.users)
     while left:
-        ready = [n for n in left if all(s is start or s in found or _is_number(s) for s in n.all_input_nodes)]
+        ready = [n for n in left if all(s is start or s in found or is_number(s) for s in n.all_input_nodes)]
         if not ready or not _is_element_wise(ready[0], start) or len(found) == _LONGEST:
             return None
         node = ready[0]
         left.remove(node)
         found[node] = None
-        numbers |= {n: value_of(prepared, behind(n)) for n in node.all_input_nodes if _is_number(n)}
+        numbers |= {n: value_of(prepared, behind(n)) for n in node.all_input_nodes if is_number(n)}
         inside = [user for user in node.users if user.op == "call_function"]
         if (inside and len(inside) != len(node.users)) or (not inside and left):
             return None
@@ -180,7 +180,8 @@ def function_after(prepared: GraphModule, start: Node) -> Function | None:
     return Function(start, tuple(found), numbers) if found else None
 
 
-def _is_number(node: Node) -> bool:
+def is_number(node: Node) -> bool:
+    """Whether a node is a constant of one element, observed or not."""
     source = behind(node)
     value = tensor_of(source)
     return source.op == "get_attr" and value is not None and value.numel() == 1

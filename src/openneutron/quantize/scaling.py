@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 from openneutron.quantize.absorb import absorb
+from openneutron.quantize.channel_groups import group_channels
 from openneutron.quantize.channels import channels_of
 from openneutron.quantize.copies import copied
 from openneutron.quantize.effect import tell_functions
 from openneutron.quantize.equalize import Equalized, equalize, trade_clamps
-from openneutron.quantize.grouping import group_channels
 from openneutron.quantize.measure import Quality
 from openneutron.quantize.observer import RangeObserver
 from openneutron.quantize.prepared import Sample, in_float, layers_of, observers
@@ -41,16 +41,8 @@ def equalized(
     # What a clamp cuts on one sample in a hundred must not be taken for what it never cuts.
     seen = samples if thorough else spread_over(samples, affordable(prepared, 256 << 20, 16, len(samples)))
     few = spread_over(samples, affordable(prepared, 32 << 20, 3, 8))
+    start, text = _grouped(prepared, samples, seen, judge) if groups else (prepared, [])
     # All ways are compared as they are on a few samples; only the best is observed on all of them.
-    start, text = prepared, []
-    for share in _SHARES if groups else ():
-        grouped = copied(prepared)
-        if not (count := group_channels(grouped, seen, share)):
-            break
-        tell_functions(grouped)
-        observe(grouped, samples)
-        if judge(grouped).is_better_than(judge(start), _GROUPED_DB):
-            start, text = grouped, [f"channels of {count} tensors scaled by groups"]
     first = copied(start)
     observe(first, few)
     best = judge(first)
@@ -83,6 +75,22 @@ def equalized(
         scaled = f"{what.channels:,} channels of {what.layers} layers scaled by up to {what.largest:.3g}"
         text.append(scaled + how)
     return chosen, what, "; ".join(text)
+
+
+def _grouped(
+    prepared: GraphModule, samples: Sequence[Sample], seen: Sequence[Sample], judge: Judge
+) -> tuple[GraphModule, list[str]]:
+    """The model with channels scaled by groups as the judge likes best, or as it is; what was done."""
+    best, score, text = prepared, judge(prepared), []
+    for share in _SHARES:
+        trial = copied(prepared)
+        if not (count := group_channels(trial, seen, share)):
+            continue
+        tell_functions(trial)
+        observe(trial, samples)
+        if (found := judge(trial)).is_better_than(score, _GROUPED_DB):
+            best, score, text = trial, found, [f"channels of {count} tensors scaled by groups"]
+    return best, text
 
 
 def observe(prepared: GraphModule, samples: Iterable[Sample]) -> None:

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from openneutron.options import CompileOptions
 from openneutron.package.program import NPU_KINDS
 from openneutron.pipeline import compile_model
+from openneutron.quantize.channel_groups import group_channels
 from openneutron.quantize.copies import copied
 from openneutron.quantize.effect import GroupedFunction, functions_of, tell_functions
 from openneutron.quantize.export import export_model
-from openneutron.quantize.grouping import group_channels
 from openneutron.quantize.loop import prepare
 from openneutron.quantize.measure import float_run, quality, quantized_run
 from openneutron.quantize.scaling import observe

@@ -22,7 +22,7 @@ from torch.fx.node import map_arg
 from openneutron import ops
 from openneutron.fx import bind_args, is_float, op_name, tensor_of
 from openneutron.quantize.channels import SPATIAL
-from openneutron.quantize.effect import Function, function_after
+from openneutron.quantize.effect import Function, function_after, is_number
 from openneutron.quantize.groups import TABLES
 from openneutron.quantize.prepared import (
     Layer,
@@ -111,10 +111,10 @@ def _levels_of(place: _Place, seen: dict[Node, _Seen], share: float) -> Tensor:
     return torch.stack([_levels(_needed(place.function, seen[place.layer.node], seen[place.end])), results])
 
 
-def _levels(size: Tensor, most: int = _LEVELS - 1) -> Tensor:
+def _levels(size: Tensor) -> Tensor:
     """Of every channel, how often its size can be doubled before it is the largest."""
-    ratio = (size.max() / size.clamp(min=1e-30)).log2().floor()
-    return ratio.clamp(0, most).long()
+    ratio = (size.max() / size.clamp(min=1e-30)).log2().floor().nan_to_num(0.0)
+    return ratio.clamp(0, _LEVELS - 1).long()
 
 
 def _worth(levels: Tensor) -> float:
@@ -352,9 +352,4 @@ class _Axes:
         others = [n for n in node.all_input_nodes if n not in sources]
         if any(s.ndim != value.ndim for s in shapes if s is not None):
             return False
-        return all(_is_number(self.prepared, n) for n in others)
-
-
-def _is_number(prepared: GraphModule, node: Node) -> bool:
-    source = behind(node)
-    return source.op == "get_attr" and value_of(prepared, source).numel() == 1
+        return all(map(is_number, others))
