@@ -7,7 +7,7 @@ SHELL := /bin/bash
 VENV ?= .venv
 PY := $(VENV)/bin/python
 BIN := $(VENV)/bin
-TESTS ?= tests
+TESTS ?= tests$(if $(ROOM),/$(ROOM))
 PYTEST_ARGS ?=
 PIP := $(PY) -m pip --disable-pip-version-check
 # of the virtual environment's Python
@@ -23,7 +23,7 @@ export OPENNEUTRON_REQUIRE_FIRMWARE := $(if $(CI),1,$(OPENNEUTRON_REQUIRE_FIRMWA
 export OPENNEUTRON_REQUIRE_AARCH64 := $(if $(CI),1,$(OPENNEUTRON_REQUIRE_AARCH64))
 export OPENNEUTRON_REQUIRE_BROWSER := $(if $(CI),1,$(OPENNEUTRON_REQUIRE_BROWSER))
 
-.PHONY: help setup demo test test-fast lint lint-scripts format check-generated bench native wheel docs lock cross-tools clean distclean
+.PHONY: help setup demo app app-pages upstream upstream-sample test test-fast lint lint-scripts format check-generated bench native wheel docs lock cross-tools clean distclean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS=$$'\t' read -r t d; do printf '  make %-16s %s\n' "$$t" "$$d"; done
@@ -33,11 +33,23 @@ setup: $(READY) ## create .venv, install the pinned packages, build the native l
 demo: $(READY) ## compile the trained CifarNet, run it on the simulator, print accuracy and summary
 	$(BIN)/openneutron eval cifarnet -o out/cifarnet.pte
 
-test: $(READY) cross-tools ## the whole test suite
-	$(PY) -m pytest -n 2 --durations=10 $(PYTEST_ARGS) $(TESTS)
+test: $(READY) cross-tools ## the whole test suite; ROOM=compiler: the fast tests of one folder of tests/
+	$(PY) -m pytest -n 2 --durations=10 $(if $(ROOM),-m "not slow") $(PYTEST_ARGS) $(TESTS)
 
 test-fast: $(READY) ## the test suite without the slow tests
 	$(PY) -m pytest -n 2 -m "not slow" $(PYTEST_ARGS) $(TESTS)
+
+app: $(READY) ## an example of one use: make app NAME=anomaly
+	$(PY) -m examples.apps $(NAME) $(if $(SHORT),--short)
+
+app-pages: $(READY) ## run all examples, and write their pages and docs/applications.md anew
+	$(PY) -m examples.apps --keep --pages
+
+upstream: $(READY) ## ExecuTorch's own NXP tests and shared operator suite over the open converter (hours)
+	$(PY) -m tests.upstream.run $(UPSTREAM)
+
+upstream-sample: $(READY) ## 150 of ExecuTorch's own NXP tests over the open converter
+	$(PY) -m tests.upstream.run nxp --sample 150
 
 BIOME := node_modules/.bin/biome
 NPM_TOOLS := { [ node_modules -nt package-lock.json ] || { npm install --no-save --silent && touch node_modules; }; }
@@ -69,6 +81,7 @@ check-generated: $(READY) ## generated files equal what the Python definitions y
 	$(PY) -m openneutron.compiler.microcode --check
 	$(PY) -m openneutron.package.header --check
 	$(PY) -m openneutron.board.header --check
+	$(PY) -m openneutron.bench.published --check
 	$(BIN)/openneutron ops --markdown | diff - docs/operators.md
 	$(BIN)/openneutron ops --onnx --markdown | diff - docs/onnx-operators.md
 	$(BIN)/openneutron explain --markdown | diff - docs/troubleshooting.md
@@ -98,7 +111,7 @@ docs: $(READY) ## build/docs/site: the documentation as a site, with every link 
 lock: $(READY) ## write constraints/: the newest versions that fit and the pins already there, for every Python, with hashes
 	@for v in 3.10 3.11 3.12 3.13; do echo "constraints/python$$v.txt"; \
 	  $(BIN)/uv pip compile --quiet --no-config --no-header --no-annotate --generate-hashes --python-version $$v \
-	    --python-platform x86_64-manylinux_2_28 --override constraints/overrides.in --extra dev --extra accuracy \
+	    --python-platform x86_64-manylinux_2_28 --override constraints/overrides.in --extra dev --extra accuracy --extra apps \
 	    --output-file constraints/python$$v.txt pyproject.toml constraints/torch.in || exit 1; done
 	@echo "$(TORCH)" | $(BIN)/uv pip compile --quiet --no-config --no-header --no-annotate --generate-hashes \
 	  --python-version 3.10 --python-platform x86_64-manylinux_2_28 --constraint constraints/python3.10.txt \

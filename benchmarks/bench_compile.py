@@ -9,7 +9,7 @@ from networks import NETWORKS, mobilenet_v1
 from openneutron.compiler.compile import compile_graph
 from openneutron.litert.file import read, write
 from openneutron.options import CompileOptions
-from openneutron.target import find_target
+from openneutron.targets.table import find_target
 
 STREAMED = {"MobileNetV1-1.0-224 *": lambda: mobilenet_v1(1.0, 224)}  # weights in flash, as published
 

@@ -33,7 +33,7 @@ from openneutron.models.data import load_digits
 from openneutron.models.zoo import find_model
 from openneutron.options import CompileOptions
 from openneutron.pipeline import compile_model
-from openneutron.target import DEFAULT_TARGET, find_target
+from openneutron.targets.table import DEFAULT_TARGET, find_target
 
 CONVERTER = "openneutron"
 MERGED = ("CifarNet", "DS-CNN (MLPerf Tiny)")

@@ -24,7 +24,7 @@ from openneutron.litert.ir import Graph
 from openneutron.litert.reference import Reference
 from openneutron.options import CompileOptions
 from openneutron.run.native import NativeModel
-from openneutron.target import find_target
+from openneutron.targets.table import find_target
 
 ROUNDS, AT_ONCE = 60, 4
 THREAD_ROUNDS, THREADS_AT_ONCE = 10, 24

@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from openneutron.environment.stopwatch import ACCURACY, NOT_OURS, record
 from openneutron.models.zoo import build_model, example_inputs
 from openneutron.pipeline import compile_model
-from openneutron.stopwatch import ACCURACY, NOT_OURS, record
 
 NODES = (100, 1_000, 10_000)
 

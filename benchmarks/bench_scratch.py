@@ -25,12 +25,12 @@ import numpy as np
 from networks import NETWORKS, in_planes, mobilenet_v2
 
 from openneutron.compiler.compile import compile_graph
-from openneutron.compiler.result import CompiledGraph
+from openneutron.compiler.emit.result import CompiledGraph
 from openneutron.litert.file import write
 from openneutron.litert.ir import Graph
 from openneutron.options import CompileOptions
 from openneutron.run.native import NativeModel
-from openneutron.target import find_target
+from openneutron.targets.table import find_target
 
 NXP = {"CifarNet": 40.0, "MobileNetV1-0.25-128": 96.0, "DS-CNN (MLPerf Tiny)": 15.625}
 VELA = {

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from openneutron.commands.trial import execute_trial
+from openneutron.commands.searching.trial import execute_trial
 from openneutron.search.engine import Progress, Search
 from openneutron.search.space import make_space
 from openneutron.search.trial import DONE, Job, Outcome

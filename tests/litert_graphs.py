@@ -22,6 +22,8 @@ def inputs_for(graph: Graph, seed: int = 0) -> list[np.ndarray]:
     return [
         random.integers(-128, 128, t.shape).astype(np.int8)
         if t.dtype == "int8"
+        else random.integers(0, 2, t.shape).astype(t.dtype)  # indices, within what there is anywhere
+        if t.dtype in ("int32", "int64")
         else random.normal(0, 2, t.shape).astype(np.float32)
         for t in graph.inputs
     ]

@@ -140,7 +140,7 @@ def run_delegate(
 ) -> list[torch.Tensor]:
     """One delegate as the runtime would run it: raw memory in and out. A loaded reference saves time."""
     arrays = []
-    for x, tensor, flag in zip(inputs, lowered.graph.inputs, lowered.input_channels_last, strict=True):
+    for x, tensor, flag in zip(inputs, lowered.graph.given, lowered.input_channels_last, strict=True):
         memory = x.permute(x.dim_order()).contiguous().numpy()
         memory = np.moveaxis(memory, 1, -1) if flag else memory
         arrays.append(np.ascontiguousarray(memory).reshape(tensor.shape))

@@ -15,11 +15,11 @@ from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from openneutron import NeutronQuantizer
-from openneutron.commands.samples import load_samples
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.fx import op_name
+from openneutron.inputs.samples import load_samples
 from openneutron.package.program import CompiledProgram
-from openneutron.passes.constants import fold_constants
+from openneutron.passes.canonical.constants import fold_constants
 from openneutron.pipeline import compile_model, prepare_qat
 from openneutron.run.program import load_program
 from openneutron.tensors import is_plain, plain

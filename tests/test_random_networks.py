@@ -351,7 +351,7 @@ def check_network(seed: int) -> str:
         raise
     assert all(torch.equal(a, b) for a, b in zip(kept, samples[0], strict=True)), "an input was changed"
     exported = {"forward": export_model(quantized, samples[0])}
-    found = verify_program(program.pte, program, exported, {"forward": samples[:2]})
+    found = verify_program(program.pte, program, exported, {"forward": [[s] for s in samples[:2]]})
     if found.skipped:
         return f"not run: {found.skipped}"
     return "delegated" if not program.rejected else "partly delegated" if program.partitions else "on the CPU"

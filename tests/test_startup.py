@@ -1,7 +1,9 @@
 """What starts fast stays fast: these imports must not pull in torch or executorch."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,26 +35,51 @@ assert ruamel.yaml.YAML(typ="safe").load(text) == yaml.load(text, Loader=yaml.CS
     assert done.returncode == 0, done.stderr
 
 
+def test_no_compiler_of_torchs_is_loaded_before_it_is_needed():
+    """Inductor was a second of every compile; the pass of torch.export that wants it still does its work."""
+    code = """
+import sys, torch
+import openneutron.pipeline
+assert "torch._inductor.lowering" not in sys.modules
+from torch.export._remove_auto_functionalized_pass import unsafe_remove_auto_functionalized_pass as remove
+
+@torch.library.custom_op("test::double_", mutates_args={"x"})
+def double_(x: torch.Tensor) -> None:
+    x.mul_(2)
+
+class Doubled(torch.nn.Module):
+    def forward(self, x):
+        y = x + 1
+        double_(y)
+        return y
+
+program = torch.export.export(Doubled(), (torch.ones(3),)).run_decompositions({})
+assert "auto_functionalized" in str(program.graph)
+program = remove(program)
+assert "auto_functionalized" not in str(program.graph) and "double_" in str(program.graph)
+assert program.module()(torch.ones(3)).tolist() == [4, 4, 4]
+from torch._inductor.fx_passes.post_grad import decompose_auto_functionalized, post_grad_passes
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     "words", [("-m", "openneutron"), ("-X", "utf8", "-mopenneutron"), ("-Bm", "openneutron")]
 )
 def test_a_module_of_the_current_folder_is_not_imported(tmp_path, words):
     """`python -m` puts that folder first on the path: whoever writes there would run code."""
-    for name in (
-        "json",
-        "typing",
-        "argparse",
-        "difflib",
-        "dataclasses",
-        "rich",
-        "torch",
-        "logging",
-        "tomllib",
-    ):
+    # Without site-packages' own start, which has an editable installation import much beforehand.
+    own = "import runpy, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    bare = [sys.executable, "-S"]
+    started = subprocess.run([*bare, "-c", own], capture_output=True, text=True, check=True).stdout.split()
+    for name in {*sys.stdlib_module_names, "rich", "torch"}.difference(started):
         (tmp_path / f"{name}.py").write_text("open('imported', 'w').close()\nraise SystemExit(9)\n")
+    path = [str(Path(__file__).parents[1] / "src"), *(p for p in sys.path if p.endswith("site-packages"))]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     for command in (["--version"], ["ops"], ["explain", "ON699"]):
         done = subprocess.run(
-            [sys.executable, *words, *command], cwd=tmp_path, capture_output=True, text=True
+            [*bare, *words, *command], cwd=tmp_path, capture_output=True, text=True, env=environment
         )
         assert done.returncode == 0 and done.stdout, done.stderr
     assert not (tmp_path / "imported").exists()

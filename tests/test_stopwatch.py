@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from openneutron.stopwatch import EXIR, EXPORT, MICROCODE, TORCHAO, record, stage
+from openneutron.environment.stopwatch import EXIR, EXPORT, MICROCODE, TORCHAO, record, stage
 
 
 def burn(seconds: float) -> None:

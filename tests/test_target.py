@@ -3,7 +3,8 @@
 import pytest
 
 from openneutron.diagnostics import OpenNeutronError
-from openneutron.target import REFUSED_TARGETS, TARGETS, NeutronTargetSpec
+from openneutron.targets.spec import NeutronTargetSpec
+from openneutron.targets.table import REFUSED_TARGETS, TARGETS
 
 
 def test_default_target_is_the_published_rt700():
@@ -23,17 +24,16 @@ def test_neutron_s_is_known_but_refused(name):
     assert "imxrt700" in error.value.diagnostic.hint
 
 
-@pytest.mark.parametrize("name", ["mcxn94x", "mcxn54x"])
-def test_n1_is_known_but_refused(name):
-    with pytest.raises(OpenNeutronError, match="N1-16") as error:
-        NeutronTargetSpec(name)
-    assert error.value.diagnostic.code == "ON102"
-
-
 @pytest.mark.parametrize("name", ["s32k5", "imx95", "a-chip-of-tomorrow"])
 def test_with_nxps_converter_the_sdk_decides(name):
     spec = NeutronTargetSpec(name, converter="eiq")
     assert spec.name == name and not spec.target.known and spec.sram_bytes == 0
+    assert "runtime" in spec.target.runtime
+
+
+def test_nxps_names_are_passed_on():
+    spec = NeutronTargetSpec("mcxn94x", converter="eiq")
+    assert spec.name == "mcxn94x" and spec.target.known
 
 
 def test_unknown_name_lists_all_and_suggests_the_nearest():

@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 from openneutron.cli import build_parser
-from openneutron.compat import tomllib
+from openneutron.environment.versions import tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build" / "docs" / "pages"

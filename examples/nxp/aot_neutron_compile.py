@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from openneutron.cli import main as openneutron
-from openneutron.target import DEFAULT_TARGET
+from openneutron.targets.table import DEFAULT_TARGET
 
 # Options that are passed on as they are.
 FLAGS = (

@@ -12,14 +12,15 @@
 extern "C" {
 #endif
 
-/* round(in * inverse) + zero, not below `low`, then not above `high`. `inverse` is 1.0f / scale; |zero| <= 2^21. */
+/* round(in * inverse) + zero, not below `low`, then not above `high`. `inverse` is 1.0f / scale; |zero| <= 2^21. What is too
+ * large for an int32 is converted to an int64, or (narrow) to an int32 before the zero point is added. */
 #define CPU_ZERO_LIMIT (1 << 21)
-void cpu_quantize_s8(const float *in, int8_t *out, size_t count, float inverse, int32_t zero, int32_t low,
-                     int32_t high);
+void cpu_quantize_s8(const float *in, int8_t *out, size_t count, float inverse, int32_t zero, int32_t low, int32_t high,
+                     bool narrow);
 void cpu_quantize_u8(const float *in, uint8_t *out, size_t count, float inverse, int32_t zero, int32_t low,
-                     int32_t high);
+                     int32_t high, bool narrow);
 void cpu_quantize_s16(const float *in, int16_t *out, size_t count, float inverse, int32_t zero, int32_t low,
-                      int32_t high);
+                      int32_t high, bool narrow);
 
 /* (in - zero) * scale. */
 void cpu_dequantize_s8(const int8_t *in, float *out, size_t count, float scale, int32_t zero);
@@ -49,6 +50,8 @@ void cpu_clamp(const float *in, float *out, size_t count, float low, float high)
 
 /* Elements of 1, 2, 4 or 8 bytes, wherever they lie, one behind the other; the walk's first steps are the input's. */
 void cpu_gather(const CpuWalk *walk, const void *in, void *out, size_t element_bytes);
+/* Rows of some bytes; from row to row in both. */
+void cpu_copy_rows(const void *in, void *out, size_t rows, size_t bytes, size_t in_step, size_t out_step);
 
 /* The sum over `reduced` at every point of `kept` (first steps), divided by `divisor`. It starts with the first value, or
  * (from_zero) with 0, which differs for -0. */
@@ -65,14 +68,44 @@ void cpu_matmul(const float *a, const float *b, float *out, size_t m, size_t n, 
 /* out[i] = out[i] * alpha + add[i * step] * beta */
 void cpu_scale_add(float *out, const float *add, size_t step, size_t count, float alpha, float beta);
 
-/* Channels are per group. Steps are those of [batch, channel, y, x] and, for weights, [output, input, y, x]. */
+/* Channels are per group. Steps are those of [batch, channel, y, x]; a convolution's weights are [output, input, y, x], a
+ * transposed one's [input, output, y, x]. */
 typedef struct {
     size_t batches, groups, in_channels, out_channels;
     ptrdiff_t in[2], out[2], kernel[2], stride[2], padding[2], dilation[2];
     ptrdiff_t in_step[4], out_step[4], weight_step[4];
+    bool transposed; /* with a dilation of 1 */
 } CpuWindow;
-/* Every sum from 0 on in the order of input channel, y and x, then the bias; taps outside of the input are left out. */
+/* Every sum from 0 on in the order of input channel, y and x, then the bias; taps outside of the input are left out.
+ * Transposed: from the bias on, in the order of y, x and input channel. */
 void cpu_convolution(const CpuWindow *window, const float *in, const float *weight, const float *bias, float *out);
+
+/* `batches` images of `out_channels`; `divisor` is 0 where it is the number of values, or of taps (with_padding). */
+void cpu_average_pool(const CpuWindow *window, const float *in, float *out, bool with_padding, float divisor);
+/* The first of the largest, and where it lies in its plane. */
+void cpu_max_pool(const CpuWindow *window, const float *in, float *out, int64_t *indices);
+
+/* int8, as CMSIS-NN rounds it. An input: (value - zero) * 2^20 * multiplier / 2^31 / 2^-shift, shift <= 0. */
+typedef struct {
+    int32_t zero, multiplier, shift;
+} CpuInput;
+/* Divided by 2^right, which is from 1 to 22. */
+typedef struct {
+    int32_t zero, multiplier, right, low, high;
+} CpuOutput;
+/* What each value of two inputs adds to a sum; false where that may be too large. */
+bool cpu_add_tables_s8(const CpuInput in[2], int32_t tables[2][256]);
+void cpu_add_s8(int32_t tables[2][256], const CpuOutput *out, const int8_t *a, const int8_t *b, int8_t *to,
+                size_t count);
+void cpu_mul_s8(int32_t a_zero, int32_t b_zero, const CpuOutput *out, const int8_t *a, const int8_t *b, int8_t *to,
+                size_t count);
+/* Values more than `most` below a row's largest count for nothing. `table` keeps exponentials; false if a row's sum is too
+ * large, where what is written is not to be used. */
+typedef struct {
+    int32_t multiplier, shift, most;
+} CpuSoftmax;
+bool cpu_softmax_s8(const CpuSoftmax *softmax, int32_t table[256], const int8_t *in, int8_t *out, size_t rows,
+                    size_t size);
 
 #ifdef __cplusplus
 }

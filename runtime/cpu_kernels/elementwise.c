@@ -1,5 +1,6 @@
 /* Float operators, element by element, with and without broadcasting. */
 #include "cpu_kernels.h"
+#include "exponential.h"
 
 #include <math.h>
 
@@ -88,9 +89,9 @@ UNARY(sqrt, sqrtf(x))
         }                                                        \
     }
 
-FUNCTION(exp, expf(x))
+FUNCTION(exp, cpu_expf(x, x < 0.0f ? -0.5f : 0.5f, false))
 FUNCTION(tanh, tanhf(x))
-FUNCTION(sigmoid, 1.0f / (1.0f + expf(-x)))
+FUNCTION(sigmoid, 1.0f / (1.0f + cpu_expf(-x, x < 0.0f ? 0.5f : -0.5f, false)))
 
 void cpu_clamp(const float *in, float *out, size_t count, float low, float high) {
     for (; count > 0; --count) {

@@ -1,7 +1,9 @@
-/* Elements that are gathered from anywhere: transposes, other orders of dimensions, expansions. */
+/* Elements that are gathered from anywhere (transposes, other orders of dimensions, expansions, slices), and rows. */
 #include "cpu_kernels.h"
 
 #include <string.h>
+
+#define UNROLL _Pragma("GCC unroll 4")
 
 /* The longer of the two last dimensions is the inner loop. */
 #define GATHER(TYPE)                                                                               \
@@ -48,5 +50,21 @@ void cpu_gather(const CpuWalk *walk, const void *in, void *out, size_t element_b
         case 2: GATHER(uint16_t); break;
         case 4: GATHER(uint32_t); break;
         default: GATHER(uint64_t); break;
+    }
+}
+
+void cpu_copy_rows(const void *in, void *out, size_t rows, size_t bytes, size_t in_step, size_t out_step) {
+    const char *from = in;
+    char *to = out;
+    const bool words = ((uintptr_t)from | (uintptr_t)to | bytes | in_step | out_step) % sizeof(uint32_t) == 0;
+    if (!words || bytes > 32) {
+        for (; rows > 0; --rows, from += in_step, to += out_step) memcpy(to, from, bytes);
+        return;
+    }
+    const size_t in_by = in_step / sizeof(uint32_t), out_by = out_step / sizeof(uint32_t);
+    for (size_t column = 0; column < bytes; column += sizeof(uint32_t)) {
+        const uint32_t *word = (const uint32_t *)(const void *)(from + column);
+        uint32_t *place = (uint32_t *)(void *)(to + column);
+        UNROLL for (size_t row = 0; row < rows; ++row, word += in_by, place += out_by) *place = *word;
     }
 }

@@ -2,7 +2,7 @@
  *
  * Adding 1.5 * 2^23 to a float below 2^22 leaves its nearest integer, ties to even, in the lowest bits: what nearbyint
  * gives. Anything else (large values, infinities, NaN) ends up outside of [2^23, 2^24), is seen in the bits, and its block
- * is computed again with the portable kernel's own expression, whose conversion of such values the target defines. */
+ * is computed again with the replaced kernel's own expression, whose conversion of such values the target defines. */
 #include "cpu_kernels.h"
 
 #include <float.h>
@@ -46,7 +46,9 @@ static inline uint32_t rounded(float value) {
     return bits - ROUNDED; /* below 2^23 if the value was small enough */
 }
 
-static __attribute__((noinline)) int32_t exactly(float value, float inverse, int32_t zero, int32_t low, int32_t high) {
+static __attribute__((noinline)) int32_t exactly(float value, float inverse, int32_t zero, int32_t low, int32_t high,
+                                                 bool narrow) {
+    if (narrow) return clamp((int32_t)((uint32_t)zero + (uint32_t)(int32_t)nearbyintf(inverse * value)), low, high);
     int64_t found = (int64_t)((float)zero + nearbyintf(inverse * value));
     if (found < low) found = low;
     return found > high ? high : (int32_t)found;
@@ -54,44 +56,45 @@ static __attribute__((noinline)) int32_t exactly(float value, float inverse, int
 
 #if HELIUM
 /* Vectors flush denormals to zero. The inverse is none, and a denormal times less than 2^100 rounds to zero anyway. */
-#define QUANTIZE_LANES(STORE, PLAIN)                                                                            \
-    if (fabsf(inverse) >= FLT_MIN && fabsf(inverse) < 0x1p100f) {                                               \
-        for (; at + 4 <= count; at += 4) {                                                                      \
-            const float32x4_t scaled = vmulq_n_f32(vld1q_f32(in + at), inverse);                                \
-            const uint32x4_t bits = vsubq_n_u32(vreinterpretq_u32_f32(vaddq_n_f32(scaled, ROUNDING)), ROUNDED); \
-            int32x4_t value = vaddq_n_s32(vreinterpretq_s32_u32(bits), (int32_t)offset);                        \
-            value = vminq_s32(vmaxq_s32(value, vdupq_n_s32(low)), vdupq_n_s32(high));                           \
-            if (vmaxvq_u32(0, bits) >> 23)                                                                      \
-                for (size_t i = at; i < at + 4; ++i) out[i] = (PLAIN)exactly(in[i], inverse, zero, low, high);  \
-            else STORE;                                                                                         \
-        }                                                                                                       \
+#define QUANTIZE_LANES(STORE, PLAIN)                                                                                   \
+    if (fabsf(inverse) >= FLT_MIN && fabsf(inverse) < 0x1p100f) {                                                      \
+        for (; at + 4 <= count; at += 4) {                                                                             \
+            const float32x4_t scaled = vmulq_n_f32(vld1q_f32(in + at), inverse);                                       \
+            const uint32x4_t bits = vsubq_n_u32(vreinterpretq_u32_f32(vaddq_n_f32(scaled, ROUNDING)), ROUNDED);        \
+            int32x4_t value = vaddq_n_s32(vreinterpretq_s32_u32(bits), (int32_t)offset);                               \
+            value = vminq_s32(vmaxq_s32(value, vdupq_n_s32(low)), vdupq_n_s32(high));                                  \
+            if (vmaxvq_u32(0, bits) >> 23)                                                                             \
+                for (size_t i = at; i < at + 4; ++i) out[i] = (PLAIN)exactly(in[i], inverse, zero, low, high, narrow); \
+            else STORE;                                                                                                \
+        }                                                                                                              \
     }
 #else
 #define QUANTIZE_LANES(STORE, PLAIN)
 #endif
 
 /* The bounds of the type itself take one instruction. */
-#define QUANTIZE(NAME, TYPE, LOW, HIGH, STORE)                                                                    \
-    void cpu_quantize_##NAME(const float *in, TYPE *out, size_t count, float inverse, int32_t zero, int32_t low,  \
-                             int32_t high) {                                                                      \
-        const uint32_t offset = (uint32_t)zero - HALF;                                                            \
-        size_t at = 0;                                                                                            \
-        QUANTIZE_LANES(STORE, TYPE)                                                                               \
-        for (; !HELIUM && low == (LOW) && high == (HIGH) && at + BLOCK <= count; at += BLOCK) {                   \
-            uint32_t all = 0;                                                                                     \
-            UNROLL for (size_t i = 0; i < BLOCK; ++i) {                                                           \
-                const uint32_t bits = rounded(in[at + i] * inverse);                                              \
-                all |= bits;                                                                                      \
-                out[at + i] = (TYPE)SATURATE_##NAME((int32_t)(bits + offset));                                    \
-            }                                                                                                     \
-            if (all >> 23)                                                                                        \
-                for (size_t i = at; i < at + BLOCK; ++i) out[i] = (TYPE)exactly(in[i], inverse, zero, low, high); \
-        }                                                                                                         \
-        for (; at < count; ++at) {                                                                                \
-            const uint32_t bits = rounded(in[at] * inverse);                                                      \
-            out[at] = (TYPE)(bits >> 23 ? exactly(in[at], inverse, zero, low, high)                               \
-                                        : clamp((int32_t)(bits + offset), low, high));                            \
-        }                                                                                                         \
+#define QUANTIZE(NAME, TYPE, LOW, HIGH, STORE)                                                                   \
+    void cpu_quantize_##NAME(const float *in, TYPE *out, size_t count, float inverse, int32_t zero, int32_t low, \
+                             int32_t high, bool narrow) {                                                        \
+        const uint32_t offset = (uint32_t)zero - HALF;                                                           \
+        size_t at = 0;                                                                                           \
+        QUANTIZE_LANES(STORE, TYPE)                                                                              \
+        for (; !HELIUM && low == (LOW) && high == (HIGH) && at + BLOCK <= count; at += BLOCK) {                  \
+            uint32_t all = 0;                                                                                    \
+            UNROLL for (size_t i = 0; i < BLOCK; ++i) {                                                          \
+                const uint32_t bits = rounded(in[at + i] * inverse);                                             \
+                all |= bits;                                                                                     \
+                out[at + i] = (TYPE)SATURATE_##NAME((int32_t)(bits + offset));                                   \
+            }                                                                                                    \
+            if (all >> 23)                                                                                       \
+                for (size_t i = at; i < at + BLOCK; ++i)                                                         \
+                    out[i] = (TYPE)exactly(in[i], inverse, zero, low, high, narrow);                             \
+        }                                                                                                        \
+        for (; at < count; ++at) {                                                                               \
+            const uint32_t bits = rounded(in[at] * inverse);                                                     \
+            out[at] = (TYPE)(bits >> 23 ? exactly(in[at], inverse, zero, low, high, narrow)                      \
+                                        : clamp((int32_t)(bits + offset), low, high));                           \
+        }                                                                                                        \
     }
 
 QUANTIZE(s8, int8_t, INT8_MIN, INT8_MAX, vstrbq_s32(out + at, value))

@@ -1,7 +1,10 @@
 /* Sums, softmax and layer norm, in float and in the portable kernels' order. */
 #include "cpu_kernels.h"
+#include "exponential.h"
 
 #include <math.h>
+
+#define UNROLL _Pragma("GCC unroll 4")
 
 static float sum_of(const CpuWalk *walk, const float *in, bool from_zero) {
     size_t index[CPU_RANK] = {0}, at[2] = {0, 0};
@@ -32,25 +35,28 @@ void cpu_sum(const CpuWalk *kept, const CpuWalk *reduced, const float *in, float
 
 static float largest(const float *in, size_t size, size_t step) {
     float found = in[0];
-    for (size_t i = 1; i < size; ++i) {
-        const float value = in[i * step];
+    UNROLL for (size_t i = step; i < size * step; i += step) {
+        const float value = in[i];
         found = value < found ? found : value; /* std::max(value, found): with a NaN, the first */
     }
     return found;
 }
 
+/* The exponential of a value less the largest. It is above 0 only where one is a NaN, and then the sum is. */
+static inline float below(float x) { return cpu_expf(x, -0.5f, true); }
+
 /* The portable kernel computes every exponential twice; here the first is kept where the result will be. */
 void cpu_softmax(const float *in, float *out, size_t size, size_t step) {
     const float most = largest(in, size, step);
-    float sum = out[0] = expf(in[0] - most);
-    for (size_t i = step; i < size * step; i += step) sum = sum + (out[i] = expf(in[i] - most));
-    for (size_t i = 0; i < size * step; i += step) out[i] = out[i] / sum;
+    float sum = out[0] = below(in[0] - most);
+    for (size_t i = step; i < size * step; i += step) sum = sum + (out[i] = below(in[i] - most));
+    UNROLL for (size_t i = 0; i < size * step; i += step) out[i] = out[i] / sum;
 }
 
 void cpu_log_softmax(const float *in, float *out, size_t size, size_t step) {
     const float most = largest(in, size, step);
-    float sum = expf(in[0] - most);
-    for (size_t i = step; i < size * step; i += step) sum = sum + expf(in[i] - most);
+    float sum = below(in[0] - most);
+    for (size_t i = step; i < size * step; i += step) sum = sum + below(in[i] - most);
     const float shift = logf(sum);
     for (size_t i = 0; i < size * step; i += step) out[i] = in[i] - most - shift;
 }
@@ -69,6 +75,8 @@ float cpu_layer_norm(const float *in, const float *weight, const float *bias, fl
     else
         for (size_t i = 0; i < size; ++i)
             out[i] = (in[i] - mean) / deviation * (weight != NULL ? weight[i] : 1.0f) + (bias != NULL ? bias[i] : 0.0f);
-    *inverse = (float)(1.0 / (double)deviation);
+    /* The portable kernel's quotient is in double precision and rounded to float: the same bits, since no quotient of two
+     * floats lies so near a border between two floats that the first rounding crosses it. */
+    *inverse = 1.0f / deviation;
     return mean;
 }

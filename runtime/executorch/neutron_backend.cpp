@@ -51,7 +51,22 @@ struct Handle {
   FreeableBuffer* processed; // freed with the handle, for the model points into it
   NeutronConstBuffer* inputs;
   NeutronBuffer* outputs;
+  NeutronBuffer state; // what the program remembers; of the method that loaded it, and of no other
+  uint32_t started;    // the number of the reset that it has last followed
 };
+
+// How often all states were to start anew.
+volatile uint32_t resets = 0;
+
+// Let the state start from its initial values, if it was not since the application wanted that.
+NeutronStatus follow_resets(Handle* handle) {
+  const uint32_t wanted = resets;
+  if (handle->started == wanted) {
+    return NEUTRON_STATUS_OK;
+  }
+  handle->started = wanted;
+  return neutron_reset(&handle->model, handle->state);
+}
 
 // For messages: not every C library a firmware is built with knows %zu.
 unsigned long number(size_t value) {
@@ -315,7 +330,13 @@ class NeutronBackend final : public BackendInterface {
     if (handle->inputs == nullptr || handle->outputs == nullptr) {
       return Error::MemoryAllocationFailed;
     }
-    return handle;
+    // Not temporary memory: it lives as long as the method.
+    if (!allocate(allocator, handle->model.state_bytes, "what the program remembers", &handle->state)) {
+      return Error::MemoryAllocationFailed;
+    }
+    handle->started = resets;
+    return neutron_reset(&handle->model, handle->state) == NEUTRON_STATUS_OK ? Result<DelegateHandle*>(handle)
+                                                                             : Error::Internal;
   }
 
   Error execute(BackendExecutionContext& context, DelegateHandle* opaque, Span<EValue*> args) const override {
@@ -345,15 +366,19 @@ class NeutronBackend final : public BackendInterface {
     Callbacks callbacks{{context.event_tracer(), {}}, around};
     const NeutronHooks hooks = callbacks.for_runtime();
     const NeutronRun run = {handle->inputs, payload.inputs, handle->outputs, payload.outputs, scratch,
-                            prefetch,       &hooks,         threads(),       stop(around)};
+                            prefetch,       &hooks,         threads(),       stop(around),    handle->state};
     if (around != nullptr && around->enter != nullptr) {
       around->enter(around->context, &handle->model);
     }
-    const NeutronStatus status = neutron_run(&handle->model, &run);
+    NeutronStatus status = follow_resets(handle);
+    if (status == NEUTRON_STATUS_OK) {
+      status = neutron_run(&handle->model, &run);
+    }
     if (around != nullptr && around->leave != nullptr) {
       around->leave(around->context, &handle->model);
     }
     if (status != NEUTRON_STATUS_OK) {
+      handle->started = resets - 1; // its state may be half written: the next run begins a sequence
       char text[kMessageBytes];
       ET_LOG(Error, "%s: %s", kName, neutron_describe(&handle->model, status, text, sizeof(text)));
       return Error::Internal;
@@ -461,6 +486,10 @@ NeutronBackend backend;
 
 } // namespace
 } // namespace openneutron
+
+extern "C" void neutron_backend_reset(void) {
+  openneutron::resets = openneutron::resets + 1;
+}
 
 extern "C" void neutron_backend_set_hooks(const NeutronBackendHooks* hooks) {
   openneutron::application_hooks = hooks;

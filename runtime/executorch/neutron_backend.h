@@ -24,6 +24,11 @@ typedef struct NeutronBackendHooks {
 /* From now on the delegates call these, which must stay where they are; null: none. */
 void neutron_backend_set_hooks(const NeutronBackendHooks* hooks);
 
+/* Let what the delegates of all loaded methods remember start from its initial values at their next run: a sequence
+ * begins. What the program keeps on the CPU is ExecuTorch's, and starts anew when the method is loaded again. After a
+ * run that failed a delegate's state starts anew by itself. */
+void neutron_backend_reset(void);
+
 /* How many threads the next runs use; 0 if all is well. Hosts only. */
 int neutron_backend_set_threads(uint32_t count);
 

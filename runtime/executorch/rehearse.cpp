@@ -104,6 +104,8 @@ void limit(int what, rlim_t most) {
   }
 }
 
+extern "C" int neutron_use_cpu_kernels();
+
 int main(int argc, char** argv) {
   if (argc != 3 && argc != 4) {
     std::fprintf(stderr, "usage: %s FILE.pte SECONDS [WORK]\n", argv[0]);
@@ -117,6 +119,7 @@ int main(int argc, char** argv) {
 #ifndef __SANITIZE_ADDRESS__ // its shadow is larger than any memory
   limit(RLIMIT_AS, static_cast<rlim_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)));
 #endif
+  neutron_use_cpu_kernels();
   Module module(argv[1]);
   if (module.load(Program::Verification::InternalConsistency) != Error::Ok) {
     return 1;

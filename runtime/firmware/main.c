@@ -2,7 +2,7 @@
  *
  * neutron_pools.h and program.S are made for each program by `openneutron firmware`: how much memory it needs, and its
  * microcode and weights. inputs.bin has the inputs of all delegates one after the other, outputs.bin their
- * outputs. The lines of the report are read by openneutron.firmware.emulator.
+ * outputs; where there are more inputs the delegates are run again, and go on from what they remember. The lines of the report are read by openneutron.firmware.emulator.
  */
 #include <string.h>
 
@@ -27,6 +27,7 @@ static uint8_t scratch_pool[POOL(NEUTRON_SCRATCH_BYTES)] POOL_SECTION;
 static uint8_t prefetch_pool[POOL(NEUTRON_PREFETCH_BYTES)] POOL_SECTION;
 static uint8_t input_pool[POOL(NEUTRON_INPUT_BYTES)] POOL_SECTION;
 static uint8_t output_pool[POOL(NEUTRON_OUTPUT_BYTES)] POOL_SECTION;
+static uint8_t state_pool[POOL(NEUTRON_STATE_BYTES)] POOL_SECTION; /* of all delegates, one behind the other */
 
 static NeutronConstBuffer inputs[PORTS];
 static NeutronBuffer outputs[PORTS];
@@ -136,7 +137,13 @@ static void report(uint32_t delegate) {
 /* A watchdog's interrupt may write to this: the delegate that runs ends with a status. */
 volatile uint32_t firmware_stop;
 
-static bool run_delegate(uint32_t number, int32_t from, int32_t to) {
+/* What the program remembers starts from its initial values, now: the next inputs begin a sequence. */
+static bool in_sequence;  /* a frame of it has run */
+static uint32_t state_at; /* of the delegate that runs, in the pool */
+
+typedef enum { DONE, NO_INPUTS, FAILED } Outcome;
+
+static Outcome run_delegate(uint32_t number, int32_t from, int32_t to) {
     const FirmwareDelegate *delegate = &firmware_delegates[number];
     NeutronImage image = {{delegate->microcode, delegate->microcode_bytes},
                           {delegate->weights, delegate->weights_bytes},
@@ -146,16 +153,26 @@ static bool run_delegate(uint32_t number, int32_t from, int32_t to) {
     static char text[160];
     NeutronStatus status = neutron_prepare(&model, &image);
     if (status != NEUTRON_STATUS_OK) {
-        return failed(number, "prepare", neutron_describe(&model, status, text, sizeof text));
+        failed(number, "prepare", neutron_describe(&model, status, text, sizeof text));
+        return FAILED;
     }
-    if (model.scratch_bytes > sizeof scratch_pool)
-        return failed(number, "scratch", "neutron_pools.h is not of this program");
+    if (model.scratch_bytes > sizeof scratch_pool || model.state_bytes > sizeof state_pool - state_at) {
+        failed(number, "scratch", "neutron_pools.h is not of this program");
+        return FAILED;
+    }
+    NeutronBuffer state = {state_pool + state_at, model.state_bytes};
+    state_at += model.state_bytes;
+    if (!in_sequence) status = neutron_reset(&model, state);
+    if (status != NEUTRON_STATUS_OK) {
+        failed(number, "reset", neutron_describe(&model, status, text, sizeof text));
+        return FAILED;
+    }
     place_outputs(&model);
     /* Memory after reset holds anything on a board, but zeros in the emulator: make it something no kernel expects. */
     memset(scratch_pool, 0xA5, sizeof scratch_pool);
     memset(prefetch_pool, 0xA5, sizeof prefetch_pool);
     memset(output_pool, 0xA5, sizeof output_pool);
-    if (from < 0 || !read_inputs(&model, from)) return failed(number, "inputs", "inputs.bin is missing or too short");
+    if (from < 0 || !read_inputs(&model, from)) return NO_INPUTS;
     memset(&meter, 0, sizeof meter);
     meter.closed = FIRMWARE_CLOSE_WEIGHTS(&model);
     NeutronHooks hooks = {.context = &meter, .copy = copy, .trace = trace};
@@ -166,15 +183,33 @@ static bool run_delegate(uint32_t number, int32_t from, int32_t to) {
                       .scratch = {scratch_pool, NEUTRON_SCRATCH_BYTES},
                       .prefetch = {prefetch_pool, NEUTRON_PREFETCH_BYTES},
                       .hooks = &hooks,
-                      .stop = &firmware_stop};
+                      .stop = &firmware_stop,
+                      .state = state};
     close_weights(meter.closed);
     status = neutron_run(&model, &run);
     board_open_flash();
     if (status != NEUTRON_STATUS_OK) {
-        return failed(number, "run", neutron_describe(&model, status, text, sizeof text));
+        failed(number, "run", neutron_describe(&model, status, text, sizeof text));
+        return FAILED;
     }
-    report(number);
-    return to >= 0 && write_outputs(&model, to) ? true : failed(number, "outputs", "outputs.bin cannot be written");
+    if (!in_sequence) report(number);
+    if (to >= 0 && write_outputs(&model, to)) return DONE;
+    failed(number, "outputs", "outputs.bin cannot be written");
+    return FAILED;
+}
+
+/* All delegates once; false at the end of the inputs, or if one fails. */
+static bool run_frame(int32_t from, int32_t to, bool *ok) {
+    state_at = 0;
+    for (uint32_t i = 0; i < NEUTRON_DELEGATES; ++i) {
+        Outcome outcome = run_delegate(i, from, to);
+        if (outcome == DONE) continue;
+        *ok = outcome == NO_INPUTS && in_sequence && i == 0;
+        if (outcome == NO_INPUTS && !*ok) failed(i, "inputs", "inputs.bin is missing or too short");
+        return false;
+    }
+    in_sequence = true;
+    return true;
 }
 
 int main(void) {
@@ -182,7 +217,7 @@ int main(void) {
     int32_t from = semihosting_open("inputs.bin", SEMIHOSTING_READ);
     int32_t to = semihosting_open("outputs.bin", SEMIHOSTING_WRITE);
     bool ok = true;
-    for (uint32_t i = 0; ok && i < NEUTRON_DELEGATES; ++i) ok = run_delegate(i, from, to);
+    while (run_frame(from, to, &ok)) {}
     if (to >= 0) semihosting_close(to);
     text_and_number("stack ", board_stack_bytes());
     semihosting_text(ok ? "\ndone\n" : "\n");

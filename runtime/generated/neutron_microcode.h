@@ -14,13 +14,25 @@
 #define NEUTRON_LAST_TOGETHER 32u
 #define NEUTRON_ALIGNMENT 16u
 #define NEUTRON_CRC_OFFSET 56u
-#define NEUTRON_KERNEL_KINDS 34u
+#define NEUTRON_KERNEL_KINDS 35u
 #define NEUTRON_ISLAND_OPERANDS 6u
 #define NEUTRON_ISLAND_REGISTERS 8u
 #define NEUTRON_ISLAND_CODE 64u
 #define NEUTRON_ISLAND_ELEMENTS 16777216u
 
 #define NEUTRON_TARGET_IMXRT700 1u
+#define NEUTRON_TARGET_MCXN94X 2u
+#define NEUTRON_TARGET_MCXN54X 3u
+#define NEUTRON_TARGET_INVENTED 65535u
+#ifdef NEUTRON_TARGET /* firmware is built for one chip */
+#define NEUTRON_TAKES_TARGET(number) ((number) == NEUTRON_TARGET)
+#else
+#define NEUTRON_TAKES_TARGET(number) \
+    ((number) == NEUTRON_TARGET_IMXRT700 || \
+     (number) == NEUTRON_TARGET_MCXN94X || \
+     (number) == NEUTRON_TARGET_MCXN54X || \
+     (number) == NEUTRON_TARGET_INVENTED)
+#endif
 
 #ifndef NEUTRON_KERNEL_SELECTION /* a kernel-selection file has its own, of what it names */
 /* Positions in the kernel table. */
@@ -59,6 +71,7 @@ typedef enum NeutronKernelKind {
     NEUTRON_KERNEL_FULLY_CONNECTED_ROWS = 31,
     NEUTRON_KERNEL_WEAVE = 32,
     NEUTRON_KERNEL_TABLE_RUNS = 33,
+    NEUTRON_KERNEL_STORE = 34,
 } NeutronKernelKind;
 #endif
 
@@ -69,6 +82,7 @@ typedef enum NeutronRegion {
     NEUTRON_REGION_SCRATCH = 2,
     NEUTRON_REGION_WEIGHTS = 3,
     NEUTRON_REGION_PREFETCH = 4,
+    NEUTRON_REGION_STATE = 5,
 } NeutronRegion;
 
 /* Element types. */
@@ -176,11 +190,6 @@ typedef struct {
 } NeutronView;
 static_assert(sizeof(NeutronView) == 16u, "layout of NeutronView");
 
-static inline int NeutronView_in_range(const NeutronView *p) {
-    return p->row >= 1u &&
-           p->row <= 1073741824u;
-}
-
 /* Geometry of a sliding window: output row y reads input rows y*stride_h - pad_top + k*dilation_h.
  *
  * Only output rows y0 <= y < y1 are computed. Taps outside the input count as the input's zero point.
@@ -211,44 +220,6 @@ static_assert(sizeof(NeutronWindow) == 68u, "layout of NeutronWindow");
 #define NEUTRON_WINDOW_MOST_COLUMNS 536870912u
 #define NEUTRON_WINDOW_MOST_HEIGHT 536870912u
 #define NEUTRON_WINDOW_MOST_WIDTH 536870912u
-static inline int NeutronWindow_in_range(const NeutronWindow *p) {
-    return p->batch >= 1u &&
-           p->batch <= 16777215u &&
-           p->in_h >= 1u &&
-           p->in_h <= 16777215u &&
-           p->in_w >= 1u &&
-           p->in_w <= 16777215u &&
-           p->in_c >= 1u &&
-           p->in_c <= 16777215u &&
-           p->out_h >= 1u &&
-           p->out_h <= 16777215u &&
-           p->out_w >= 1u &&
-           p->out_w <= 16777215u &&
-           p->out_c >= 1u &&
-           p->out_c <= 16777215u &&
-           p->kernel_h >= 1u &&
-           p->kernel_h <= 16777215u &&
-           p->kernel_w >= 1u &&
-           p->kernel_w <= 16777215u &&
-           p->stride_h >= 1u &&
-           p->stride_h <= 16777215u &&
-           p->stride_w >= 1u &&
-           p->stride_w <= 16777215u &&
-           p->dilation_h >= 1u &&
-           p->dilation_h <= 16777215u &&
-           p->dilation_w >= 1u &&
-           p->dilation_w <= 16777215u &&
-           p->pad_top >= -16777215 &&
-           p->pad_top <= 16777215 &&
-           p->pad_left >= -16777215 &&
-           p->pad_left <= 16777215 &&
-           (uint64_t)p->kernel_h * p->kernel_w <= NEUTRON_WINDOW_MOST_TAPS &&
-           (uint64_t)p->out_h * p->stride_h <= NEUTRON_WINDOW_MOST_ROWS &&
-           (uint64_t)p->out_w * p->stride_w <= NEUTRON_WINDOW_MOST_COLUMNS &&
-           (uint64_t)p->kernel_h * p->dilation_h <= NEUTRON_WINDOW_MOST_HEIGHT &&
-           (uint64_t)p->kernel_w * p->dilation_w <= NEUTRON_WINDOW_MOST_WIDTH;
-}
-
 /* Two inputs and an output walked over `dims`; strides in bytes, 0 where an input is broadcast. */
 typedef struct {
     NeutronRef a;
@@ -260,21 +231,6 @@ typedef struct {
     int32_t output_strides[6];
 } NeutronBroadcast;
 static_assert(sizeof(NeutronBroadcast) == 120u, "layout of NeutronBroadcast");
-
-static inline int NeutronBroadcast_in_range(const NeutronBroadcast *p) {
-    return p->dims[0] >= 1u &&
-           p->dims[0] <= 16777215u &&
-           p->dims[1] >= 1u &&
-           p->dims[1] <= 16777215u &&
-           p->dims[2] >= 1u &&
-           p->dims[2] <= 16777215u &&
-           p->dims[3] >= 1u &&
-           p->dims[3] <= 16777215u &&
-           p->dims[4] >= 1u &&
-           p->dims[4] <= 16777215u &&
-           p->dims[5] >= 1u &&
-           p->dims[5] <= 16777215u;
-}
 
 /* Part of a cascade: output rows y0 .. y1 - 1 of one of its stages. */
 typedef struct {
@@ -307,12 +263,6 @@ typedef struct {
 } NeutronOperand;
 static_assert(sizeof(NeutronOperand) == 52u, "layout of NeutronOperand");
 
-static inline int NeutronOperand_in_range(const NeutronOperand *p) {
-    return p->form <= 2u &&
-           p->zero >= -128 &&
-           p->zero <= 127;
-}
-
 /* registers[to] = op(registers[a], registers[b]). */
 typedef struct {
     uint8_t op;
@@ -336,6 +286,22 @@ typedef struct {
 } NeutronDescriptor;
 static_assert(sizeof(NeutronDescriptor) == 48u, "layout of NeutronDescriptor");
 
+/* A tensor that survives from run to run: dense, `bytes` long, at `offset` in the STATE region.
+ *
+ * It starts from the bytes at `initial` - 1 in the weights, or with `initial` 0 from `fill` in every byte.
+ */
+typedef struct {
+    uint32_t dtype;
+    uint32_t rank;
+    uint32_t bytes;
+    uint32_t offset;
+    uint32_t dims[8];
+    uint32_t initial;
+    uint32_t fill;
+    char name[32];
+} NeutronState;
+static_assert(sizeof(NeutronState) == 88u, "layout of NeutronState");
+
 /* The first 160 bytes. Words 6, 7, 9, 10, 11 and 12 are where NXP's runtime looks for the same sizes. */
 typedef struct {
     uint32_t magic;
@@ -356,7 +322,9 @@ typedef struct {
     uint32_t weights_crc;
     uint32_t required_kernels[4];
     uint32_t channels;
-    uint32_t reserved[11];
+    uint32_t states;
+    uint32_t state_bytes;
+    uint32_t reserved[9];
     char converter[32];
 } NeutronHeader;
 static_assert(sizeof(NeutronHeader) == 160u, "layout of NeutronHeader");
@@ -369,21 +337,11 @@ typedef struct {
 } NeutronWindowForm;
 static_assert(sizeof(NeutronWindowForm) == 100u, "layout of NeutronWindowForm");
 
-static inline int NeutronWindowForm_in_range(const NeutronWindowForm *p) {
-    return NeutronView_in_range(&p->input) &&
-           NeutronView_in_range(&p->output) &&
-           NeutronWindow_in_range(&p->window);
-}
-
 /* Two operands and a result, element by element. Of a stage, the outermost dimension counts rows. */
 typedef struct {
     NeutronBroadcast walk;
 } NeutronWalkForm;
 static_assert(sizeof(NeutronWalkForm) == 120u, "layout of NeutronWalkForm");
-
-static inline int NeutronWalkForm_in_range(const NeutronWalkForm *p) {
-    return NeutronBroadcast_in_range(&p->walk);
-}
 
 /* Runs of bytes, one behind the other, and a table of constants. */
 typedef struct {
@@ -396,12 +354,6 @@ typedef struct {
     uint32_t output_pitch;
 } NeutronRowsForm;
 static_assert(sizeof(NeutronRowsForm) == 40u, "layout of NeutronRowsForm");
-
-static inline int NeutronRowsForm_in_range(const NeutronRowsForm *p) {
-    return p->rows >= 1u &&
-           p->rows <= 16777215u &&
-           p->length >= 1u;
-}
 
 /* Rows times packed weights, with a bias and a scale for every output. */
 typedef struct {
@@ -416,15 +368,6 @@ typedef struct {
 } NeutronProductForm;
 static_assert(sizeof(NeutronProductForm) == 52u, "layout of NeutronProductForm");
 
-static inline int NeutronProductForm_in_range(const NeutronProductForm *p) {
-    return p->rows >= 1u &&
-           p->rows <= 16777215u &&
-           p->in_features >= 1u &&
-           p->in_features <= 16777215u &&
-           p->out_features >= 1u &&
-           p->out_features <= 16777215u;
-}
-
 /* Elements from one strided layout to another. Of a stage, the outermost dimension counts rows. */
 typedef struct {
     NeutronRef input;
@@ -435,21 +378,6 @@ typedef struct {
     int32_t output_strides[6];
 } NeutronMoveForm;
 static_assert(sizeof(NeutronMoveForm) == 92u, "layout of NeutronMoveForm");
-
-static inline int NeutronMoveForm_in_range(const NeutronMoveForm *p) {
-    return p->dims[0] >= 1u &&
-           p->dims[0] <= 16777215u &&
-           p->dims[1] >= 1u &&
-           p->dims[1] <= 16777215u &&
-           p->dims[2] >= 1u &&
-           p->dims[2] <= 16777215u &&
-           p->dims[3] >= 1u &&
-           p->dims[3] <= 16777215u &&
-           p->dims[4] >= 1u &&
-           p->dims[4] <= 16777215u &&
-           p->dims[5] >= 1u &&
-           p->dims[5] <= 16777215u;
-}
 
 /* Rows y0 <= y < y1 of a dense feature map, made of rows of another that a table names. */
 typedef struct {
@@ -467,21 +395,6 @@ typedef struct {
 } NeutronResizeForm;
 static_assert(sizeof(NeutronResizeForm) == 56u, "layout of NeutronResizeForm");
 
-static inline int NeutronResizeForm_in_range(const NeutronResizeForm *p) {
-    return p->batch >= 1u &&
-           p->batch <= 65535u &&
-           p->in_h >= 1u &&
-           p->in_h <= 65535u &&
-           p->in_w >= 1u &&
-           p->in_w <= 65535u &&
-           p->out_h >= 1u &&
-           p->out_h <= 65535u &&
-           p->out_w >= 1u &&
-           p->out_w <= 65535u &&
-           p->channels >= 1u &&
-           p->channels <= 65535u;
-}
-
 /* Rows y0 <= y < y1 of `height`, taken into `sums`: row 0 begins, and the last row completes the output.
  *
  * Rows come from the top to the bottom, each once, in as many calls as there are stripes.
@@ -497,21 +410,11 @@ typedef struct {
 } NeutronAccumulateForm;
 static_assert(sizeof(NeutronAccumulateForm) == 40u, "layout of NeutronAccumulateForm");
 
-static inline int NeutronAccumulateForm_in_range(const NeutronAccumulateForm *p) {
-    return p->height >= 1u &&
-           p->height <= 65535u &&
-           p->row >= 1u;
-}
-
 /* Block until the last prefetch on `channel` has finished. */
 typedef struct {
     uint32_t channel;
 } NeutronWaitParams;
 static_assert(sizeof(NeutronWaitParams) == 4u, "layout of NeutronWaitParams");
-
-static inline int NeutronWaitParams_in_range(const NeutronWaitParams *p) {
-    return p != 0;
-}
 
 /* Start copying constants from WEIGHTS to PREFETCH on `channel`; a `Wait` must precede their use. */
 typedef struct {
@@ -521,10 +424,6 @@ typedef struct {
     uint32_t channel;
 } NeutronPrefetchParams;
 static_assert(sizeof(NeutronPrefetchParams) == 24u, "layout of NeutronPrefetchParams");
-
-static inline int NeutronPrefetchParams_in_range(const NeutronPrefetchParams *p) {
-    return p->size >= 1u;
-}
 
 /* Copy elements between two strided layouts; strides in bytes, an input stride may be negative or 0. */
 typedef struct {
@@ -537,21 +436,6 @@ typedef struct {
 } NeutronCopyParams;
 static_assert(sizeof(NeutronCopyParams) == 92u, "layout of NeutronCopyParams");
 
-static inline int NeutronCopyParams_in_range(const NeutronCopyParams *p) {
-    return p->dims[0] >= 1u &&
-           p->dims[0] <= 16777215u &&
-           p->dims[1] >= 1u &&
-           p->dims[1] <= 16777215u &&
-           p->dims[2] >= 1u &&
-           p->dims[2] <= 16777215u &&
-           p->dims[3] >= 1u &&
-           p->dims[3] <= 16777215u &&
-           p->dims[4] >= 1u &&
-           p->dims[4] <= 16777215u &&
-           p->dims[5] >= 1u &&
-           p->dims[5] <= 16777215u;
-}
-
 /* Set a strided block of elements to one value (the low `element_bytes` bytes of `value`). */
 typedef struct {
     NeutronRef output;
@@ -561,21 +445,6 @@ typedef struct {
     int32_t output_strides[6];
 } NeutronFillParams;
 static_assert(sizeof(NeutronFillParams) == 64u, "layout of NeutronFillParams");
-
-static inline int NeutronFillParams_in_range(const NeutronFillParams *p) {
-    return p->dims[0] >= 1u &&
-           p->dims[0] <= 16777215u &&
-           p->dims[1] >= 1u &&
-           p->dims[1] <= 16777215u &&
-           p->dims[2] >= 1u &&
-           p->dims[2] <= 16777215u &&
-           p->dims[3] >= 1u &&
-           p->dims[3] <= 16777215u &&
-           p->dims[4] >= 1u &&
-           p->dims[4] <= 16777215u &&
-           p->dims[5] >= 1u &&
-           p->dims[5] <= 16777215u;
-}
 
 /* Copy runs from table-driven places: out[i0]..[i5] = in + t0[i0] + ... + t5[i5], `run` bytes each.
  *
@@ -591,23 +460,6 @@ typedef struct {
     uint32_t input_bytes;
 } NeutronGatherParams;
 static_assert(sizeof(NeutronGatherParams) == 56u, "layout of NeutronGatherParams");
-
-static inline int NeutronGatherParams_in_range(const NeutronGatherParams *p) {
-    return p->dims[0] >= 1u &&
-           p->dims[0] <= 16777215u &&
-           p->dims[1] >= 1u &&
-           p->dims[1] <= 16777215u &&
-           p->dims[2] >= 1u &&
-           p->dims[2] <= 16777215u &&
-           p->dims[3] >= 1u &&
-           p->dims[3] <= 16777215u &&
-           p->dims[4] >= 1u &&
-           p->dims[4] <= 16777215u &&
-           p->dims[5] >= 1u &&
-           p->dims[5] <= 16777215u &&
-           p->run >= 1u &&
-           p->run <= 16777215u;
-}
 
 /* int8 convolution, one group; `weights` packed in blocks of 8 channels x 4 values (see `pack_matrix`).
  *
@@ -627,21 +479,6 @@ typedef struct {
 static_assert(sizeof(NeutronConv2DParams) == 132u, "layout of NeutronConv2DParams");
 
 #define NEUTRON_CONV_2D_MOST_VALUES 268435455u
-static inline int NeutronConv2DParams_in_range(const NeutronConv2DParams *p) {
-    return NeutronView_in_range(&p->input) &&
-           NeutronView_in_range(&p->output) &&
-           NeutronWindow_in_range(&p->window) &&
-           p->input_zero >= -128 &&
-           p->input_zero <= 127 &&
-           p->output_zero >= -128 &&
-           p->output_zero <= 127 &&
-           p->clamp_min >= -128 &&
-           p->clamp_min <= 127 &&
-           p->clamp_max >= -128 &&
-           p->clamp_max <= 127 &&
-           (uint64_t)p->window.kernel_h * p->window.kernel_w * p->window.in_c <= NEUTRON_CONV_2D_MOST_VALUES;
-}
-
 /* Conv2D with a 1x1 window and no padding: the input is used in place. */
 typedef struct {
     NeutronView input;
@@ -657,21 +494,6 @@ typedef struct {
 static_assert(sizeof(NeutronConv2DPointwiseParams) == 132u, "layout of NeutronConv2DPointwiseParams");
 
 #define NEUTRON_CONV_2D_POINTWISE_MOST_VALUES 268435455u
-static inline int NeutronConv2DPointwiseParams_in_range(const NeutronConv2DPointwiseParams *p) {
-    return NeutronView_in_range(&p->input) &&
-           NeutronView_in_range(&p->output) &&
-           NeutronWindow_in_range(&p->window) &&
-           p->input_zero >= -128 &&
-           p->input_zero <= 127 &&
-           p->output_zero >= -128 &&
-           p->output_zero <= 127 &&
-           p->clamp_min >= -128 &&
-           p->clamp_min <= 127 &&
-           p->clamp_max >= -128 &&
-           p->clamp_max <= 127 &&
-           (uint64_t)p->window.kernel_h * p->window.kernel_w * p->window.in_c <= NEUTRON_CONV_2D_POINTWISE_MOST_VALUES;
-}
-
 /* int8 depthwise convolution, out_c a multiple of in_c; `weights` int8[kernel_h][kernel_w][out_c].
  *
  * `channels` as for Conv2D, but with the bias of the model: the kernel subtracts the zero point itself.
@@ -690,21 +512,6 @@ typedef struct {
 static_assert(sizeof(NeutronDepthwiseConv2DParams) == 132u, "layout of NeutronDepthwiseConv2DParams");
 
 #define NEUTRON_DEPTHWISE_CONV_2D_MOST_ROWS 64u
-static inline int NeutronDepthwiseConv2DParams_in_range(const NeutronDepthwiseConv2DParams *p) {
-    return NeutronView_in_range(&p->input) &&
-           NeutronView_in_range(&p->output) &&
-           NeutronWindow_in_range(&p->window) &&
-           p->input_zero >= -128 &&
-           p->input_zero <= 127 &&
-           p->output_zero >= -128 &&
-           p->output_zero <= 127 &&
-           p->clamp_min >= -128 &&
-           p->clamp_min <= 127 &&
-           p->clamp_max >= -128 &&
-           p->clamp_max <= 127 &&
-           (uint64_t)p->window.kernel_h <= NEUTRON_DEPTHWISE_CONV_2D_MOST_ROWS;
-}
-
 /* rows x in_features times packed weights; `bias` int32[out_features] with the zero point folded in.
  *
  * The product is scaled in double precision, as the definition of "exact" demands, by the double
@@ -724,21 +531,6 @@ typedef struct {
     int32_t clamp_max;
 } NeutronFullyConnectedParams;
 static_assert(sizeof(NeutronFullyConnectedParams) == 64u, "layout of NeutronFullyConnectedParams");
-
-static inline int NeutronFullyConnectedParams_in_range(const NeutronFullyConnectedParams *p) {
-    return p->rows >= 1u &&
-           p->rows <= 16777215u &&
-           p->in_features >= 1u &&
-           p->in_features <= 16777215u &&
-           p->out_features >= 1u &&
-           p->out_features <= 16777215u &&
-           p->output_zero >= -128 &&
-           p->output_zero <= 127 &&
-           p->clamp_min >= -128 &&
-           p->clamp_min <= 127 &&
-           p->clamp_max >= -128 &&
-           p->clamp_max <= 127;
-}
 
 /* output[batch][m][n] = sum over k of lhs[m][k] * rhs[k][n], both activations; strides in bytes. */
 typedef struct {
@@ -765,47 +557,6 @@ typedef struct {
 } NeutronBatchMatmulParams;
 static_assert(sizeof(NeutronBatchMatmulParams) == 128u, "layout of NeutronBatchMatmulParams");
 
-static inline int NeutronBatchMatmulParams_in_range(const NeutronBatchMatmulParams *p) {
-    return p->batch[0] >= 1u &&
-           p->batch[0] <= 16777215u &&
-           p->batch[1] >= 1u &&
-           p->batch[1] <= 16777215u &&
-           p->batch[2] >= 1u &&
-           p->batch[2] <= 16777215u &&
-           p->batch[3] >= 1u &&
-           p->batch[3] <= 16777215u &&
-           p->lhs_batch_strides[0] <= 2147483647u &&
-           p->lhs_batch_strides[1] <= 2147483647u &&
-           p->lhs_batch_strides[2] <= 2147483647u &&
-           p->lhs_batch_strides[3] <= 2147483647u &&
-           p->rhs_batch_strides[0] <= 2147483647u &&
-           p->rhs_batch_strides[1] <= 2147483647u &&
-           p->rhs_batch_strides[2] <= 2147483647u &&
-           p->rhs_batch_strides[3] <= 2147483647u &&
-           p->m >= 1u &&
-           p->m <= 16777215u &&
-           p->n >= 1u &&
-           p->n <= 16777215u &&
-           p->k >= 1u &&
-           p->k <= 16777215u &&
-           p->lhs_row <= 16777215u &&
-           p->lhs_column <= 16777215u &&
-           p->rhs_row <= 16777215u &&
-           p->rhs_column <= 16777215u &&
-           p->lhs_zero >= -128 &&
-           p->lhs_zero <= 127 &&
-           p->rhs_zero >= -128 &&
-           p->rhs_zero <= 127 &&
-           p->output_zero >= -128 &&
-           p->output_zero <= 127 &&
-           p->shift >= -31 &&
-           p->shift <= 30 &&
-           p->clamp_min >= -128 &&
-           p->clamp_min <= 127 &&
-           p->clamp_max >= -128 &&
-           p->clamp_max <= 127;
-}
-
 /* int8 average over the taps inside the input, rounded half away from zero; in_c == out_c. */
 typedef struct {
     NeutronView input;
@@ -816,16 +567,6 @@ typedef struct {
 } NeutronAveragePool2DParams;
 static_assert(sizeof(NeutronAveragePool2DParams) == 108u, "layout of NeutronAveragePool2DParams");
 
-static inline int NeutronAveragePool2DParams_in_range(const NeutronAveragePool2DParams *p) {
-    return NeutronView_in_range(&p->input) &&
-           NeutronView_in_range(&p->output) &&
-           NeutronWindow_in_range(&p->window) &&
-           p->clamp_min >= -128 &&
-           p->clamp_min <= 127 &&
-           p->clamp_max >= -128 &&
-           p->clamp_max <= 127;
-}
-
 /* int8 maximum over the taps inside the input; in_c == out_c. */
 typedef struct {
     NeutronView input;
@@ -835,16 +576,6 @@ typedef struct {
     int32_t clamp_max;
 } NeutronMaxPool2DParams;
 static_assert(sizeof(NeutronMaxPool2DParams) == 108u, "layout of NeutronMaxPool2DParams");
-
-static inline int NeutronMaxPool2DParams_in_range(const NeutronMaxPool2DParams *p) {
-    return NeutronView_in_range(&p->input) &&
-           NeutronView_in_range(&p->output) &&
-           NeutronWindow_in_range(&p->window) &&
-           p->clamp_min >= -128 &&
-           p->clamp_min <= 127 &&
-           p->clamp_max >= -128 &&
-           p->clamp_max <= 127;
-}
 
 /* int8 sum or mean: the sum over `reduced` of (value - input_zero), scaled; dense output. */
 typedef struct {
@@ -861,39 +592,6 @@ typedef struct {
 } NeutronReduceSumParams;
 static_assert(sizeof(NeutronReduceSumParams) == 128u, "layout of NeutronReduceSumParams");
 
-static inline int NeutronReduceSumParams_in_range(const NeutronReduceSumParams *p) {
-    return p->kept[0] >= 1u &&
-           p->kept[0] <= 16777215u &&
-           p->kept[1] >= 1u &&
-           p->kept[1] <= 16777215u &&
-           p->kept[2] >= 1u &&
-           p->kept[2] <= 16777215u &&
-           p->kept[3] >= 1u &&
-           p->kept[3] <= 16777215u &&
-           p->kept[4] >= 1u &&
-           p->kept[4] <= 16777215u &&
-           p->kept[5] >= 1u &&
-           p->kept[5] <= 16777215u &&
-           p->reduced[0] >= 1u &&
-           p->reduced[0] <= 16777215u &&
-           p->reduced[1] >= 1u &&
-           p->reduced[1] <= 16777215u &&
-           p->reduced[2] >= 1u &&
-           p->reduced[2] <= 16777215u &&
-           p->reduced[3] >= 1u &&
-           p->reduced[3] <= 16777215u &&
-           p->reduced[4] >= 1u &&
-           p->reduced[4] <= 16777215u &&
-           p->reduced[5] >= 1u &&
-           p->reduced[5] <= 16777215u &&
-           p->input_zero >= -128 &&
-           p->input_zero <= 127 &&
-           p->output_zero >= -128 &&
-           p->output_zero <= 127 &&
-           p->shift >= -31 &&
-           p->shift <= 30;
-}
-
 /* int8 maximum (`minimum` 0) or minimum (1) over `reduced`; dense output. */
 typedef struct {
     NeutronRef input;
@@ -905,34 +603,6 @@ typedef struct {
     uint32_t minimum;
 } NeutronReduceExtremumParams;
 static_assert(sizeof(NeutronReduceExtremumParams) == 116u, "layout of NeutronReduceExtremumParams");
-
-static inline int NeutronReduceExtremumParams_in_range(const NeutronReduceExtremumParams *p) {
-    return p->kept[0] >= 1u &&
-           p->kept[0] <= 16777215u &&
-           p->kept[1] >= 1u &&
-           p->kept[1] <= 16777215u &&
-           p->kept[2] >= 1u &&
-           p->kept[2] <= 16777215u &&
-           p->kept[3] >= 1u &&
-           p->kept[3] <= 16777215u &&
-           p->kept[4] >= 1u &&
-           p->kept[4] <= 16777215u &&
-           p->kept[5] >= 1u &&
-           p->kept[5] <= 16777215u &&
-           p->reduced[0] >= 1u &&
-           p->reduced[0] <= 16777215u &&
-           p->reduced[1] >= 1u &&
-           p->reduced[1] <= 16777215u &&
-           p->reduced[2] >= 1u &&
-           p->reduced[2] <= 16777215u &&
-           p->reduced[3] >= 1u &&
-           p->reduced[3] <= 16777215u &&
-           p->reduced[4] >= 1u &&
-           p->reduced[4] <= 16777215u &&
-           p->reduced[5] >= 1u &&
-           p->reduced[5] <= 16777215u &&
-           p->minimum <= 1u;
-}
 
 /* int8 a + b; subtraction negates b. */
 typedef struct {
@@ -952,27 +622,6 @@ typedef struct {
 } NeutronAddParams;
 static_assert(sizeof(NeutronAddParams) == 168u, "layout of NeutronAddParams");
 
-static inline int NeutronAddParams_in_range(const NeutronAddParams *p) {
-    return NeutronBroadcast_in_range(&p->walk) &&
-           p->left_shift <= 20u &&
-           p->a_zero >= -128 &&
-           p->a_zero <= 127 &&
-           p->b_zero >= -128 &&
-           p->b_zero <= 127 &&
-           p->output_zero >= -128 &&
-           p->output_zero <= 127 &&
-           p->a_shift >= -31 &&
-           p->a_shift <= 30 &&
-           p->b_shift >= -31 &&
-           p->b_shift <= 30 &&
-           p->output_shift >= -31 &&
-           p->output_shift <= 30 &&
-           p->clamp_min >= -128 &&
-           p->clamp_min <= 127 &&
-           p->clamp_max >= -128 &&
-           p->clamp_max <= 127;
-}
-
 /* int8 (a - a_zero) * (b - b_zero), scaled. */
 typedef struct {
     NeutronBroadcast walk;
@@ -986,33 +635,12 @@ typedef struct {
 } NeutronMulParams;
 static_assert(sizeof(NeutronMulParams) == 148u, "layout of NeutronMulParams");
 
-static inline int NeutronMulParams_in_range(const NeutronMulParams *p) {
-    return NeutronBroadcast_in_range(&p->walk) &&
-           p->a_zero >= -128 &&
-           p->a_zero <= 127 &&
-           p->b_zero >= -128 &&
-           p->b_zero <= 127 &&
-           p->output_zero >= -128 &&
-           p->output_zero <= 127 &&
-           p->shift >= -31 &&
-           p->shift <= 30 &&
-           p->clamp_min >= -128 &&
-           p->clamp_min <= 127 &&
-           p->clamp_max >= -128 &&
-           p->clamp_max <= 127;
-}
-
 /* int8 maximum (`minimum` 0) or minimum (1) of two inputs of one quantization. */
 typedef struct {
     NeutronBroadcast walk;
     uint32_t minimum;
 } NeutronExtremumParams;
 static_assert(sizeof(NeutronExtremumParams) == 124u, "layout of NeutronExtremumParams");
-
-static inline int NeutronExtremumParams_in_range(const NeutronExtremumParams *p) {
-    return NeutronBroadcast_in_range(&p->walk) &&
-           p->minimum <= 1u;
-}
 
 /* int8 (a - b)^2. */
 typedef struct {
@@ -1032,27 +660,6 @@ typedef struct {
 } NeutronSquaredDifferenceParams;
 static_assert(sizeof(NeutronSquaredDifferenceParams) == 168u, "layout of NeutronSquaredDifferenceParams");
 
-static inline int NeutronSquaredDifferenceParams_in_range(const NeutronSquaredDifferenceParams *p) {
-    return NeutronBroadcast_in_range(&p->walk) &&
-           p->left_shift <= 20u &&
-           p->a_zero >= -128 &&
-           p->a_zero <= 127 &&
-           p->b_zero >= -128 &&
-           p->b_zero <= 127 &&
-           p->output_zero >= -128 &&
-           p->output_zero <= 127 &&
-           p->a_shift >= -31 &&
-           p->a_shift <= 30 &&
-           p->b_shift >= -31 &&
-           p->b_shift <= 30 &&
-           p->output_shift >= -31 &&
-           p->output_shift <= 30 &&
-           p->clamp_min >= -128 &&
-           p->clamp_min <= 127 &&
-           p->clamp_max >= -128 &&
-           p->clamp_max <= 127;
-}
-
 /* int8 a where a >= 0, else a * b (the slope): one multiplier for each case. */
 typedef struct {
     NeutronBroadcast walk;
@@ -1066,20 +673,6 @@ typedef struct {
 } NeutronPreluParams;
 static_assert(sizeof(NeutronPreluParams) == 148u, "layout of NeutronPreluParams");
 
-static inline int NeutronPreluParams_in_range(const NeutronPreluParams *p) {
-    return NeutronBroadcast_in_range(&p->walk) &&
-           p->a_zero >= -128 &&
-           p->a_zero <= 127 &&
-           p->b_zero >= -128 &&
-           p->b_zero <= 127 &&
-           p->output_zero >= -128 &&
-           p->output_zero <= 127 &&
-           p->positive_shift >= -31 &&
-           p->positive_shift <= 30 &&
-           p->negative_shift >= -31 &&
-           p->negative_shift <= 30;
-}
-
 /* table[256] indexed by the value's bits; `rows` runs of `length` bytes, `*_pitch` bytes apart. */
 typedef struct {
     NeutronRef input;
@@ -1092,12 +685,6 @@ typedef struct {
 } NeutronTableParams;
 static_assert(sizeof(NeutronTableParams) == 40u, "layout of NeutronTableParams");
 
-static inline int NeutronTableParams_in_range(const NeutronTableParams *p) {
-    return p->rows >= 1u &&
-           p->rows <= 16777215u &&
-           p->length >= 1u;
-}
-
 /* int8 softmax along dense rows of `depth` values, fixed point. */
 typedef struct {
     NeutronRef input;
@@ -1109,16 +696,6 @@ typedef struct {
     int32_t diff_min;
 } NeutronSoftmaxParams;
 static_assert(sizeof(NeutronSoftmaxParams) == 36u, "layout of NeutronSoftmaxParams");
-
-static inline int NeutronSoftmaxParams_in_range(const NeutronSoftmaxParams *p) {
-    return p->rows >= 1u &&
-           p->rows <= 16777215u &&
-           p->depth >= 1u &&
-           p->depth <= 16777215u &&
-           p->shift >= 0 &&
-           p->shift <= 30 &&
-           p->diff_min <= 0;
-}
 
 /* int8 bilinear resize, NHWC; `tables` holds int32 (low, high, fraction/1024) per row, then column. */
 typedef struct {
@@ -1136,21 +713,6 @@ typedef struct {
 } NeutronResizeBilinearParams;
 static_assert(sizeof(NeutronResizeBilinearParams) == 56u, "layout of NeutronResizeBilinearParams");
 
-static inline int NeutronResizeBilinearParams_in_range(const NeutronResizeBilinearParams *p) {
-    return p->batch >= 1u &&
-           p->batch <= 65535u &&
-           p->in_h >= 1u &&
-           p->in_h <= 65535u &&
-           p->in_w >= 1u &&
-           p->in_w <= 65535u &&
-           p->out_h >= 1u &&
-           p->out_h <= 65535u &&
-           p->out_w >= 1u &&
-           p->out_w <= 65535u &&
-           p->channels >= 1u &&
-           p->channels <= 65535u;
-}
-
 /* float32 to int8: round(x / scale) + zero, saturated. */
 typedef struct {
     NeutronRef input;
@@ -1161,12 +723,6 @@ typedef struct {
 } NeutronQuantizeParams;
 static_assert(sizeof(NeutronQuantizeParams) == 28u, "layout of NeutronQuantizeParams");
 
-static inline int NeutronQuantizeParams_in_range(const NeutronQuantizeParams *p) {
-    return p->count >= 1u &&
-           p->zero >= -128 &&
-           p->zero <= 127;
-}
-
 /* int8 to float32: scale * (x - zero). */
 typedef struct {
     NeutronRef input;
@@ -1176,12 +732,6 @@ typedef struct {
     int32_t zero;
 } NeutronDequantizeParams;
 static_assert(sizeof(NeutronDequantizeParams) == 28u, "layout of NeutronDequantizeParams");
-
-static inline int NeutronDequantizeParams_in_range(const NeutronDequantizeParams *p) {
-    return p->count >= 1u &&
-           p->zero >= -128 &&
-           p->zero <= 127;
-}
 
 /* Index of the first largest (`minimum` 0) or smallest (1) value of each outer x [axis] x inner. */
 typedef struct {
@@ -1195,16 +745,6 @@ typedef struct {
 } NeutronArgMaxParams;
 static_assert(sizeof(NeutronArgMaxParams) == 36u, "layout of NeutronArgMaxParams");
 
-static inline int NeutronArgMaxParams_in_range(const NeutronArgMaxParams *p) {
-    return p->outer >= 1u &&
-           p->outer <= 16777215u &&
-           p->axis >= 1u &&
-           p->axis <= 16777215u &&
-           p->inner >= 1u &&
-           p->inner <= 16777215u &&
-           p->minimum <= 1u;
-}
-
 /* The next `stages` calls are not run as they stand but as `steps` say: stripes of rows, interleaved.
  *
  * A stage has a form: a window, a resize and an accumulation take the step's y0 and y1; of element-wise
@@ -1216,11 +756,6 @@ typedef struct {
     uint32_t count;
 } NeutronCascadeParams;
 static_assert(sizeof(NeutronCascadeParams) == 8u, "layout of NeutronCascadeParams");
-
-static inline int NeutronCascadeParams_in_range(const NeutronCascadeParams *p) {
-    return p->stages >= 1u &&
-           p->stages <= 128u;
-}
 
 /* Conv2D of one image whose channels are planes, `plane` bytes apart: a picture as PyTorch gives it.
  *
@@ -1241,22 +776,6 @@ typedef struct {
 static_assert(sizeof(NeutronConv2DPlanarParams) == 136u, "layout of NeutronConv2DPlanarParams");
 
 #define NEUTRON_CONV_2D_PLANAR_PATCH_BYTES 1024u
-static inline int NeutronConv2DPlanarParams_in_range(const NeutronConv2DPlanarParams *p) {
-    return NeutronView_in_range(&p->input) &&
-           NeutronView_in_range(&p->output) &&
-           NeutronWindow_in_range(&p->window) &&
-           p->plane <= 1073741824u &&
-           p->input_zero >= -128 &&
-           p->input_zero <= 127 &&
-           p->output_zero >= -128 &&
-           p->output_zero <= 127 &&
-           p->clamp_min >= -128 &&
-           p->clamp_min <= 127 &&
-           p->clamp_max >= -128 &&
-           p->clamp_max <= 127 &&
-           (uint64_t)p->window.kernel_h * p->window.kernel_w * p->window.in_c <= NEUTRON_CONV_2D_PLANAR_PATCH_BYTES;
-}
-
 /* A float32 expression of up to six tensors, element by element, as `code` says on eight registers.
  *
  * The result is the register the last instruction writes. With a reduction, the innermost `reduced` dims are
@@ -1284,36 +803,6 @@ typedef struct {
 } NeutronIslandParams;
 static_assert(sizeof(NeutronIslandParams) == 408u, "layout of NeutronIslandParams");
 
-static inline int NeutronIslandParams_in_range(const NeutronIslandParams *p) {
-    return p->dims[0] >= 1u &&
-           p->dims[0] <= 16777215u &&
-           p->dims[1] >= 1u &&
-           p->dims[1] <= 16777215u &&
-           p->dims[2] >= 1u &&
-           p->dims[2] <= 16777215u &&
-           p->dims[3] >= 1u &&
-           p->dims[3] <= 16777215u &&
-           p->dims[4] >= 1u &&
-           p->dims[4] <= 16777215u &&
-           p->dims[5] >= 1u &&
-           p->dims[5] <= 16777215u &&
-           p->reduction <= 5u &&
-           p->reduced <= 6u &&
-           p->result <= 2u &&
-           p->zero >= -128 &&
-           p->zero <= 127 &&
-           NeutronOperand_in_range(&p->a) &&
-           NeutronOperand_in_range(&p->b) &&
-           NeutronOperand_in_range(&p->c) &&
-           NeutronOperand_in_range(&p->d) &&
-           NeutronOperand_in_range(&p->e) &&
-           NeutronOperand_in_range(&p->f) &&
-           p->operands >= 1u &&
-           p->operands <= 6u &&
-           p->count >= 1u &&
-           p->count <= 64u;
-}
-
 /* Copy the runs that indices name at run time: out[outer][i] = in[outer][indices[i]], `run` bytes each.
  *
  * `indices` are int32 or int64, as `index_bytes` says; one outside [0, axis) ends the run with an error.
@@ -1330,17 +819,6 @@ typedef struct {
 } NeutronLookupParams;
 static_assert(sizeof(NeutronLookupParams) == 44u, "layout of NeutronLookupParams");
 
-static inline int NeutronLookupParams_in_range(const NeutronLookupParams *p) {
-    return p->outer >= 1u &&
-           p->outer <= 16777215u &&
-           p->axis >= 1u &&
-           p->axis <= 16777215u &&
-           p->count >= 1u &&
-           p->count <= 16777215u &&
-           p->run >= 1u &&
-           p->run <= 16777215u;
-}
-
 /* The next `body` calls run `times` times, one after the other; `moves` say which addresses move on.
  *
  * The body has no cascades and no loops. Moves are in the order of the calls, and of the addresses in each.
@@ -1351,13 +829,6 @@ typedef struct {
     uint32_t count;
 } NeutronLoopParams;
 static_assert(sizeof(NeutronLoopParams) == 12u, "layout of NeutronLoopParams");
-
-static inline int NeutronLoopParams_in_range(const NeutronLoopParams *p) {
-    return p->body >= 1u &&
-           p->body <= 128u &&
-           p->times >= 1u &&
-           p->times <= 16777215u;
-}
 
 /* Sum, average or extremum of each of `channels` over all rows of a feature map and all their pixels.
  *
@@ -1385,30 +856,6 @@ typedef struct {
 static_assert(sizeof(NeutronReduceRowsParams) == 80u, "layout of NeutronReduceRowsParams");
 
 #define NEUTRON_REDUCE_ROWS_MOST_PIXELS 16777215u
-static inline int NeutronReduceRowsParams_in_range(const NeutronReduceRowsParams *p) {
-    return p->height >= 1u &&
-           p->height <= 65535u &&
-           p->row >= 1u &&
-           p->reduction <= 3u &&
-           p->width >= 1u &&
-           p->width <= 16777215u &&
-           p->channels >= 1u &&
-           p->channels <= 16777215u &&
-           p->pixel >= 1u &&
-           p->pixel <= 16777215u &&
-           p->input_zero >= -128 &&
-           p->input_zero <= 127 &&
-           p->output_zero >= -128 &&
-           p->output_zero <= 127 &&
-           p->shift >= -31 &&
-           p->shift <= 30 &&
-           p->clamp_min >= -128 &&
-           p->clamp_min <= 127 &&
-           p->clamp_max >= -128 &&
-           p->clamp_max <= 127 &&
-           (uint64_t)p->height * p->width <= NEUTRON_REDUCE_ROWS_MOST_PIXELS;
-}
-
 /* FULLY_CONNECTED of one row that is a feature map: `weights` packed for each of its rows by itself.
  *
  * `sums` holds int32[out_features] between stripes.
@@ -1431,20 +878,6 @@ typedef struct {
 } NeutronFullyConnectedRowsParams;
 static_assert(sizeof(NeutronFullyConnectedRowsParams) == 80u, "layout of NeutronFullyConnectedRowsParams");
 
-static inline int NeutronFullyConnectedRowsParams_in_range(const NeutronFullyConnectedRowsParams *p) {
-    return p->height >= 1u &&
-           p->height <= 65535u &&
-           p->row >= 1u &&
-           p->out_features >= 1u &&
-           p->out_features <= 16777215u &&
-           p->output_zero >= -128 &&
-           p->output_zero <= 127 &&
-           p->clamp_min >= -128 &&
-           p->clamp_min <= 127 &&
-           p->clamp_max >= -128 &&
-           p->clamp_max <= 127;
-}
-
 /* Order `planes` x `rows` runs of `length` bytes by rows instead of by planes, in place.
  *
  * Then all channels of a picture's row lie together, and are free together when nothing needs them any more.
@@ -1458,16 +891,6 @@ typedef struct {
 static_assert(sizeof(NeutronWeaveParams) == 20u, "layout of NeutronWeaveParams");
 
 #define NEUTRON_WEAVE_MOST_RUNS 8192u
-static inline int NeutronWeaveParams_in_range(const NeutronWeaveParams *p) {
-    return p->planes >= 1u &&
-           p->planes <= 16777215u &&
-           p->rows >= 1u &&
-           p->rows <= 16777215u &&
-           p->length >= 1u &&
-           p->length <= 16777215u &&
-           (uint64_t)p->planes * p->rows <= NEUTRON_WEAVE_MOST_RUNS;
-}
-
 /* TABLE of some channels: every row is `runs` runs of `length` bytes, `*_run_pitch` bytes apart. */
 typedef struct {
     NeutronRef input;
@@ -1483,13 +906,121 @@ typedef struct {
 } NeutronTableRunsParams;
 static_assert(sizeof(NeutronTableRunsParams) == 52u, "layout of NeutronTableRunsParams");
 
-static inline int NeutronTableRunsParams_in_range(const NeutronTableRunsParams *p) {
-    return p->rows >= 1u &&
-           p->rows <= 16777215u &&
-           p->length >= 1u &&
-           p->runs >= 1u &&
-           p->runs <= 16777215u;
-}
+/* Write runs where indices say at run time: out[outer][indices[i] + j] = in[outer][i * length + j].
+ *
+ * What is in between stays as it is: the output is a state, or a copy of one. `indices` are int32 or int64,
+ * as `index_bytes` says; one outside [0, axis - length] ends the run with an error, and nothing is written.
+ */
+typedef struct {
+    NeutronRef input;
+    NeutronRef indices;
+    NeutronRef output;
+    uint32_t outer;
+    uint32_t axis;
+    uint32_t count;
+    uint32_t length;
+    uint32_t run;
+    uint32_t index_bytes;
+} NeutronStoreParams;
+static_assert(sizeof(NeutronStoreParams) == 48u, "layout of NeutronStoreParams");
+
+/* What words of records may be: the least, and how much more at most. */
+#define NEUTRON_RANGES {1u, 1073741823u}, {1u, 16777214u}, {4278190081u, 33554430u}, {4294967168u, \
+    255u}, {0u, 16777215u}, {0u, 536870912u}, {0u, 64u}, {0u, 268435455u}, {0u, 1073741824u}, {0u, \
+    1024u}, {0u, 20u}, {4294967265u, 61u}, {0u, 1u}, {1u, 4294967294u}, {1u, 65534u}, {0u, 3u}, {0u, \
+    8192u}, {0u, 2147483647u}, {0u, 30u}, {2147483648u, 2147483648u}, {0u, 5u}, {0u, 6u}, {0u, 2u}, \
+    {1u, 5u}, {1u, 63u}, {1u, 127u}
+
+/* Per record, for `neutron_in_range`: how many words, which range, the words; 0 is the end. */
+#define NEUTRON_PRODUCT 0x80u /* with the range: the product of the words is in it */
+#define NeutronDepthwiseConv2DParams_RANGES 2, 0, 3, 7, 13, 1, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, \
+    18, 19, 20, 2, 2, 21, 22, 4, 3, 29, 30, 31, 32, 2, 132, 15, 16, 2, 133, 12, 17, 2, 133, 13, 18, \
+    2, 133, 15, 19, 2, 133, 16, 20, 1, 134, 15, 0
+
+#define NeutronAveragePool2DParams_RANGES 2, 0, 3, 7, 13, 1, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, \
+    18, 19, 20, 2, 2, 21, 22, 2, 3, 25, 26, 2, 132, 15, 16, 2, 133, 12, 17, 2, 133, 13, 18, 2, 133, \
+    15, 19, 2, 133, 16, 20, 0
+
+#define NeutronMaxPool2DParams_RANGES 2, 0, 3, 7, 13, 1, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, \
+    19, 20, 2, 2, 21, 22, 2, 3, 25, 26, 2, 132, 15, 16, 2, 133, 12, 17, 2, 133, 13, 18, 2, 133, 15, \
+    19, 2, 133, 16, 20, 0
+
+#define NeutronConv2DParams_RANGES 2, 0, 3, 7, 13, 1, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, \
+    20, 2, 2, 21, 22, 4, 3, 29, 30, 31, 32, 2, 132, 15, 16, 2, 133, 12, 17, 2, 133, 13, 18, 2, 133, \
+    15, 19, 2, 133, 16, 20, 3, 135, 15, 16, 11, 0
+
+#define NeutronConv2DPointwiseParams_RANGES 2, 0, 3, 7, 13, 1, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, \
+    18, 19, 20, 2, 2, 21, 22, 4, 3, 29, 30, 31, 32, 2, 132, 15, 16, 2, 133, 12, 17, 2, 133, 13, 18, \
+    2, 133, 15, 19, 2, 133, 16, 20, 3, 135, 15, 16, 11, 0
+
+#define NeutronConv2DPlanarParams_RANGES 2, 0, 3, 7, 13, 1, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, \
+    18, 19, 20, 2, 2, 21, 22, 1, 8, 25, 4, 3, 30, 31, 32, 33, 2, 132, 15, 16, 2, 133, 12, 17, 2, \
+    133, 13, 18, 2, 133, 15, 19, 2, 133, 16, 20, 3, 137, 15, 16, 11, 0
+
+#define NeutronAddParams_RANGES 6, 1, 6, 7, 8, 9, 10, 11, 1, 10, 30, 5, 3, 31, 32, 33, 40, 41, 3, \
+    11, 35, 37, 39, 0
+
+#define NeutronSquaredDifferenceParams_RANGES 6, 1, 6, 7, 8, 9, 10, 11, 1, 10, 30, 5, 3, 31, 32, 33, \
+    40, 41, 3, 11, 35, 37, 39, 0
+
+#define NeutronMulParams_RANGES 6, 1, 6, 7, 8, 9, 10, 11, 5, 3, 30, 31, 32, 35, 36, 1, 11, 34, 0
+
+#define NeutronExtremumParams_RANGES 6, 1, 6, 7, 8, 9, 10, 11, 1, 12, 30, 0
+
+#define NeutronPreluParams_RANGES 6, 1, 6, 7, 8, 9, 10, 11, 3, 3, 30, 31, 32, 2, 11, 34, 36, 0
+
+#define NeutronTableParams_RANGES 1, 1, 6, 1, 13, 7, 0
+
+#define NeutronTableRunsParams_RANGES 2, 1, 6, 10, 1, 13, 7, 0
+
+#define NeutronFullyConnectedParams_RANGES 3, 1, 10, 11, 12, 3, 3, 13, 14, 15, 0
+
+#define NeutronCopyParams_RANGES 6, 1, 5, 6, 7, 8, 9, 10, 0
+
+#define NeutronResizeBilinearParams_RANGES 6, 14, 6, 7, 8, 9, 10, 11, 0
+
+#define NeutronFullyConnectedRowsParams_RANGES 1, 14, 6, 1, 13, 7, 1, 1, 16, 3, 3, 17, 18, 19, 0
+
+#define NeutronReduceRowsParams_RANGES 1, 14, 6, 1, 13, 7, 1, 15, 10, 3, 1, 11, 12, 13, 4, 3, 14, \
+    15, 18, 19, 1, 11, 17, 2, 132, 6, 11, 0
+
+#define NeutronWaitParams_RANGES 0
+
+#define NeutronPrefetchParams_RANGES 1, 13, 4, 0
+
+#define NeutronFillParams_RANGES 6, 1, 4, 5, 6, 7, 8, 9, 0
+
+#define NeutronWeaveParams_RANGES 3, 1, 2, 3, 4, 2, 144, 2, 3, 0
+
+#define NeutronGatherParams_RANGES 7, 1, 6, 7, 8, 9, 10, 11, 12, 0
+
+#define NeutronLookupParams_RANGES 4, 1, 6, 7, 8, 9, 0
+
+#define NeutronStoreParams_RANGES 5, 1, 6, 7, 8, 9, 10, 0
+
+#define NeutronBatchMatmulParams_RANGES 7, 1, 6, 7, 8, 9, 18, 19, 20, 8, 17, 10, 11, 12, 13, 14, 15, \
+    16, 17, 4, 4, 21, 22, 23, 24, 5, 3, 25, 26, 27, 30, 31, 1, 11, 29, 0
+
+#define NeutronReduceSumParams_RANGES 12, 1, 4, 5, 6, 7, 8, 9, 16, 17, 18, 19, 20, 21, 2, 3, 28, 29, \
+    1, 11, 31, 0
+
+#define NeutronReduceExtremumParams_RANGES 12, 1, 4, 5, 6, 7, 8, 9, 16, 17, 18, 19, 20, 21, 1, 12, \
+    28, 0
+
+#define NeutronArgMaxParams_RANGES 3, 1, 4, 5, 6, 1, 12, 7, 0
+
+#define NeutronSoftmaxParams_RANGES 2, 1, 4, 5, 1, 18, 7, 1, 19, 8, 0
+
+#define NeutronQuantizeParams_RANGES 1, 13, 4, 1, 3, 6, 0
+
+#define NeutronDequantizeParams_RANGES 1, 13, 4, 1, 3, 6, 0
+
+#define NeutronIslandParams_RANGES 6, 1, 2, 3, 4, 5, 6, 7, 1, 20, 14, 1, 21, 15, 7, 22, 17, 26, 39, \
+    52, 65, 78, 91, 7, 3, 19, 28, 41, 54, 67, 80, 93, 1, 23, 100, 1, 24, 101, 0
+
+#define NeutronCascadeParams_RANGES 1, 25, 0, 0
+
+#define NeutronLoopParams_RANGES 1, 25, 0, 1, 1, 1, 0
 
 /* Per kernel: X(KIND, function, parameter struct, form). */
 #define NEUTRON_FOR_EACH_KERNEL(X) \
@@ -1526,7 +1057,8 @@ static inline int NeutronTableRunsParams_in_range(const NeutronTableRunsParams *
     X(REDUCE_ROWS, neutron_reduce_rows, NeutronReduceRowsParams, ACCUMULATE) \
     X(FULLY_CONNECTED_ROWS, neutron_fully_connected_rows, NeutronFullyConnectedRowsParams, ACCUMULATE) \
     X(WEAVE, neutron_weave, NeutronWeaveParams, WHOLE) \
-    X(TABLE_RUNS, neutron_table_runs, NeutronTableRunsParams, ROWS)
+    X(TABLE_RUNS, neutron_table_runs, NeutronTableRunsParams, ROWS) \
+    X(STORE, neutron_store, NeutronStoreParams, WHOLE)
 
 /* Every NeutronRef in a record: X(KIND, parameter struct, member). */
 #define NEUTRON_FOR_EACH_ADDRESS(X) \
@@ -1628,6 +1160,9 @@ static inline int NeutronTableRunsParams_in_range(const NeutronTableRunsParams *
     X(WEAVE, NeutronWeaveParams, data) \
     X(TABLE_RUNS, NeutronTableRunsParams, input) \
     X(TABLE_RUNS, NeutronTableRunsParams, output) \
-    X(TABLE_RUNS, NeutronTableRunsParams, table)
+    X(TABLE_RUNS, NeutronTableRunsParams, table) \
+    X(STORE, NeutronStoreParams, input) \
+    X(STORE, NeutronStoreParams, indices) \
+    X(STORE, NeutronStoreParams, output)
 
 #endif

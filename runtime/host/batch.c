@@ -59,6 +59,7 @@ static NeutronStatus check_batch(const NeutronModel *model, const NeutronBatch *
     if (batch->input_count != model->input_count) return NEUTRON_STATUS_INPUT_COUNT;
     if (batch->output_count != model->output_count) return NEUTRON_STATUS_OUTPUT_COUNT;
     if (batch->areas == 0) return NEUTRON_STATUS_SCRATCH_SIZE;
+    if (model->state_bytes != 0) return NEUTRON_STATUS_STATE_SIZE; /* samples that follow one another are no batch */
     for (uint32_t i = 0; i < model->input_count; ++i) {
         const NeutronConstBuffer *b = &batch->inputs[i];
         if (!holds(b->data, b->bytes, model->inputs[i].bytes, batch->count)) return NEUTRON_STATUS_INPUT_SIZE;

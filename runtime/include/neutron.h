@@ -2,6 +2,7 @@
  *
  *     NeutronModel model;
  *     NeutronStatus status = neutron_prepare(&model, &image);
+ *     status = neutron_reset(&model, run.state);  (only for a model that remembers: state_bytes is not 0)
  *     status = neutron_run(&model, &run);
  *
  * All memory is the caller's; nothing is allocated and nothing is kept in globals. A prepared model is never
@@ -51,10 +52,11 @@ extern "C" {
     X(OUTPUT_SIZE, "an output buffer is smaller than the model's output")                   \
     X(SCRATCH_SIZE, "the scratch buffer is smaller than the model needs")                   \
     X(PREFETCH_SIZE, "the prefetch buffer is smaller than the model needs")                 \
-    X(DATA, "a table in the weights holds a value outside its range")                       \
+    X(DATA, "an index of the caller's, or a table in the weights, is out of range")         \
     X(COPY_FAILED, "the copy or wait callback reported an error")                           \
     X(WORK, "the microcode asks for more work than the caller allows")                      \
-    X(STOPPED, "the run was stopped by the caller")
+    X(STOPPED, "the run was stopped by the caller")                                         \
+    X(STATE_SIZE, "the buffer for the model's state is smaller than the model needs")
 
 typedef enum NeutronStatus {
 #define NEUTRON_STATUS_VALUE(name, message) NEUTRON_STATUS_##name,
@@ -103,8 +105,10 @@ typedef struct NeutronModel {
     uint64_t work; /* of one run, at most; UINT64_MAX if it is no number of 64 bits */
     uint32_t scratch_bytes, prefetch_bytes, weights_bytes, call_count;
     uint32_t converter_version;
-    int32_t problem_call;    /* after an error: the call it is in, or -1 */
-    uint32_t problem_kernel; /* after an error: that call's kernel */
+    uint32_t state_count, state_bytes; /* what the model remembers from run to run */
+    const NeutronState *states;        /* state_count of them: name, type, shape, where in the state's buffer */
+    int32_t problem_call;              /* after an error: the call it is in, or -1 */
+    uint32_t problem_kernel;           /* after an error: that call's kernel */
     const NeutronHeader *header;
     const uint8_t *weights;
     uint32_t prepared;
@@ -150,10 +154,16 @@ typedef struct NeutronRun {
     const NeutronHooks *hooks;
     const NeutronThreads *threads; /* null: all is computed by the calling thread */
     const volatile uint32_t *stop; /* null, or a word that ends the run with NEUTRON_STATUS_STOPPED */
+    NeutronBuffer state;           /* state_bytes, aligned to 16: read and written by each run, see neutron_reset */
 } NeutronRun;
 
 /* Check a compiled model and fill in `model`. On an error `problem_call` and `problem_kernel` say where. */
 NeutronStatus neutron_prepare(NeutronModel *model, const NeutronImage *image);
+
+/* Write the initial values of what a model remembers to `state`, which must be aligned to 16 bytes: before the first
+ * run, and wherever a sequence begins. The buffer is one instance of the model: give it to every run of a sequence, and
+ * to no two runs at once. After a run that failed it holds anything. Does nothing for a model without state. */
+NeutronStatus neutron_reset(const NeutronModel *model, NeutronBuffer state);
 
 /* Compute the outputs for the inputs. */
 NeutronStatus neutron_run(const NeutronModel *model, const NeutronRun *run);

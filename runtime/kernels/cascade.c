@@ -126,7 +126,8 @@ int32_t neutron_cascade(const NeutronMachine *machine, const void *parameters) {
     const uint8_t *stages[NEUTRON_MAX_STAGES];
     if (machine->phase == NEUTRON_PHASE_CHECK) {
         uint32_t size = word_at((const uint8_t *)parameters - 4) >> 16; /* the driver knows that it is all there */
-        NEUTRON_REQUIRE(NeutronCascadeParams_in_range(p));
+        static const uint8_t ranges[] = {NeutronCascadeParams_RANGES};
+        NEUTRON_REQUIRE(neutron_in_range(p, ranges));
         NEUTRON_REQUIRE(p->count == (size - neutron_record_bytes[NEUTRON_KERNEL_CASCADE]) / sizeof(NeutronStep));
     }
     NEUTRON_TRY(find_stages(machine, p, stages));

@@ -94,7 +94,8 @@ int32_t neutron_loop(const NeutronMachine *machine, const void *parameters) {
     const NeutronMove *moves = (const NeutronMove *)(const void *)(p + 1);
     if (machine->phase == NEUTRON_PHASE_CHECK) {
         uint32_t size = word_at((const uint8_t *)parameters - 4) >> 16; /* the driver knows that it is all there */
-        NEUTRON_REQUIRE(NeutronLoopParams_in_range(p));
+        static const uint8_t ranges[] = {NeutronLoopParams_RANGES};
+        NEUTRON_REQUIRE(neutron_in_range(p, ranges));
         NEUTRON_REQUIRE(p->count == (size - neutron_record_bytes[NEUTRON_KERNEL_LOOP]) / sizeof(NeutronMove));
         NEUTRON_TRY(check_body(machine, p, moves));
         const uint64_t before = *machine->work;

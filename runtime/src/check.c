@@ -16,6 +16,27 @@ void neutron_count(const NeutronMachine *machine, uint64_t times, uint64_t each)
     *machine->work = neutron_plus(*machine->work, neutron_times(times, each));
 }
 
+bool neutron_in_range(const void *parameters, const uint8_t *ranges) {
+    static const struct {
+        uint32_t least, more;
+    } allowed[] = {NEUTRON_RANGES};
+    const uint32_t *words = (const uint32_t *)parameters;
+    for (uint32_t count = *ranges++; count != 0; count = *ranges++) {
+        const uint32_t range = *ranges++, least = allowed[range & ~NEUTRON_PRODUCT].least,
+                       more = allowed[range & ~NEUTRON_PRODUCT].more;
+        const uint8_t *end = ranges + count;
+        if (range & NEUTRON_PRODUCT) {
+            uint64_t product = words[*ranges++]; /* of words that have been checked: it does not overflow */
+            while (ranges != end) product *= words[*ranges++];
+            if (product > more) return false;
+        }
+        while (ranges != end) {
+            if (words[*ranges++] - least > more) return false;
+        }
+    }
+    return true;
+}
+
 /* The size of a region, and what its base is aligned to. */
 static int32_t find_region(const NeutronMachine *machine, NeutronRef ref, NeutronAccess access, uint64_t *bytes,
                            uint32_t *alignment) {
@@ -37,6 +58,7 @@ static int32_t find_region(const NeutronMachine *machine, NeutronRef ref, Neutro
             return NEUTRON_STATUS_OK;
         case NEUTRON_REGION_SCRATCH: *bytes = h->scratch_bytes; return NEUTRON_STATUS_OK;
         case NEUTRON_REGION_PREFETCH: *bytes = h->prefetch_bytes; return NEUTRON_STATUS_OK;
+        case NEUTRON_REGION_STATE: *bytes = h->state_bytes; return NEUTRON_STATUS_OK;
         case NEUTRON_REGION_WEIGHTS:
             if (access == NEUTRON_WRITE) return NEUTRON_STATUS_READ_ONLY;
             *bytes = h->weights_bytes;

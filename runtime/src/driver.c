@@ -36,11 +36,13 @@ static NeutronStatus check_header(const NeutronHeader *h, const NeutronImage *im
         return NEUTRON_STATUS_HEADER;
     }
     if (microcode_crc((const uint8_t *)h, h->microcode_bytes) != h->crc) return NEUTRON_STATUS_CHECKSUM;
-    if (h->target != NEUTRON_TARGET_IMXRT700) return NEUTRON_STATUS_TARGET;
+    if (!NEUTRON_TAKES_TARGET(h->target)) return NEUTRON_STATUS_TARGET;
     /* Refs have one byte for the index of an input or output. */
     if (h->inputs > NEUTRON_MAX_PORTS || h->outputs > NEUTRON_MAX_PORTS) return NEUTRON_STATUS_HEADER;
-    uint32_t described =
-        (uint32_t)sizeof(NeutronHeader) + (h->inputs + h->outputs) * (uint32_t)sizeof(NeutronDescriptor);
+    if (h->states > NEUTRON_MAX_PORTS) return NEUTRON_STATUS_HEADER;
+    uint32_t described = (uint32_t)sizeof(NeutronHeader) +
+                         (h->inputs + h->outputs) * (uint32_t)sizeof(NeutronDescriptor) +
+                         h->states * (uint32_t)sizeof(NeutronState);
     if (h->calls_offset != described || described > h->microcode_bytes) return NEUTRON_STATUS_HEADER;
     if (h->weights_bytes > image->weights.bytes) return NEUTRON_STATUS_WEIGHTS_SIZE;
     if (h->weights_bytes != 0 && image->weights.data == NULL) return NEUTRON_STATUS_NULL_ARGUMENT;
@@ -68,19 +70,50 @@ static NeutronStatus check_places(const NeutronDescriptor *descriptors, const Ne
     return NEUTRON_STATUS_OK;
 }
 
+static bool is_tensor(uint32_t dtype, uint32_t rank, const uint32_t dims[8], uint32_t bytes) {
+    if (dtype > NEUTRON_DTYPE_BOOL || rank > 8) return false;
+    uint64_t product = neutron_element_bytes(dtype);
+    for (uint32_t k = 0; k < rank; ++k) {
+        if (dims[k] > NEUTRON_MAX_DIM) return false;
+        product *= dims[k];
+        if (product > UINT32_MAX) return false;
+    }
+    return product == bytes;
+}
+
 static NeutronStatus check_descriptors(const NeutronDescriptor *descriptors, uint32_t count) {
     for (uint32_t i = 0; i < count; ++i) {
         const NeutronDescriptor *d = &descriptors[i];
-        if (d->dtype > NEUTRON_DTYPE_BOOL || d->rank > 8) return NEUTRON_STATUS_HEADER;
-        uint64_t bytes = neutron_element_bytes(d->dtype);
-        for (uint32_t k = 0; k < d->rank; ++k) {
-            if (d->dims[k] > NEUTRON_MAX_DIM) return NEUTRON_STATUS_HEADER;
-            bytes *= d->dims[k];
-            if (bytes > UINT32_MAX) return NEUTRON_STATUS_HEADER;
-        }
-        if (bytes != d->bytes) return NEUTRON_STATUS_HEADER;
+        if (!is_tensor(d->dtype, d->rank, d->dims, d->bytes)) return NEUTRON_STATUS_HEADER;
     }
     return NEUTRON_STATUS_OK;
+}
+
+static const NeutronState *states_of(const NeutronHeader *h) {
+    const NeutronDescriptor *descriptors = (const NeutronDescriptor *)(const void *)(h + 1);
+    return (const NeutronState *)(const void *)(descriptors + h->inputs + h->outputs);
+}
+
+/* States lie in their region one behind the other, so that none shares a byte with another and each byte between them
+ * belongs to the one before; initial values lie in the weights. */
+static NeutronStatus check_states(const NeutronHeader *h) {
+    const NeutronState *states = states_of(h);
+    uint32_t end = 0;
+    for (uint32_t i = 0; i < h->states; ++i) {
+        const NeutronState *s = &states[i];
+        if (!is_tensor(s->dtype, s->rank, s->dims, s->bytes) || s->fill > 255u) return NEUTRON_STATUS_HEADER;
+        if (s->offset < end || s->offset > h->state_bytes || s->bytes > h->state_bytes - s->offset) {
+            return NEUTRON_STATUS_BOUNDS;
+        }
+        if (s->offset % NEUTRON_ALIGNMENT != 0) return NEUTRON_STATUS_ALIGNMENT;
+        if (s->initial != 0 &&
+            (s->initial - 1u > h->weights_bytes || s->bytes > h->weights_bytes - (s->initial - 1u))) {
+            return NEUTRON_STATUS_BOUNDS;
+        }
+        end = s->offset + s->bytes;
+    }
+    const uint64_t all = ((uint64_t)end + NEUTRON_ALIGNMENT - 1u) / NEUTRON_ALIGNMENT * NEUTRON_ALIGNMENT;
+    return h->state_bytes == all ? NEUTRON_STATUS_OK : NEUTRON_STATUS_HEADER;
 }
 
 const uint16_t neutron_record_bytes[NEUTRON_KERNEL_KINDS] = {
@@ -169,6 +202,7 @@ NeutronStatus neutron_prepare(NeutronModel *model, const NeutronImage *image) {
     const NeutronDescriptor *descriptors = (const NeutronDescriptor *)(const void *)(h + 1);
     status = check_descriptors(descriptors, h->inputs + h->outputs);
     if (status == NEUTRON_STATUS_OK) status = check_places(descriptors, h);
+    if (status == NEUTRON_STATUS_OK) status = check_states(h);
     if (status != NEUTRON_STATUS_OK) return status;
     const uint8_t *weights = (const uint8_t *)image->weights.data;
     if (image->check_weights && crc32_update(0, weights, h->weights_bytes) != h->weights_crc) {
@@ -193,6 +227,9 @@ NeutronStatus neutron_prepare(NeutronModel *model, const NeutronImage *image) {
     model->weights_bytes = h->weights_bytes;
     model->call_count = h->calls;
     model->converter_version = h->converter_version;
+    model->state_count = h->states;
+    model->state_bytes = h->state_bytes;
+    model->states = states_of(h);
     model->header = h;
     model->weights = weights;
     model->problem_kernel = NEUTRON_KERNEL_KINDS;
@@ -215,6 +252,25 @@ static NeutronStatus check_port(const NeutronDescriptor *d, const void *data, si
     return check_buffer(data, bytes, d->bytes, d->place != 0 ? 1u : neutron_element_bytes(d->dtype), too_small);
 }
 
+static NeutronStatus check_state(const NeutronModel *model, NeutronBuffer state) {
+    return check_buffer(state.data, state.bytes, model->state_bytes, NEUTRON_ALIGNMENT, NEUTRON_STATUS_STATE_SIZE);
+}
+
+NeutronStatus neutron_reset(const NeutronModel *model, NeutronBuffer state) {
+    if (model == NULL) return NEUTRON_STATUS_NULL_ARGUMENT;
+    if (model->prepared != PREPARED) return NEUTRON_STATUS_NOT_PREPARED;
+    const NeutronStatus status = check_state(model, state);
+    if (status != NEUTRON_STATUS_OK || model->state_bytes == 0) return status;
+    memset(state.data, 0, model->state_bytes); /* also what lies between two states */
+    for (uint32_t i = 0; i < model->state_count; ++i) {
+        const NeutronState *s = &model->states[i];
+        uint8_t *to = (uint8_t *)state.data + s->offset;
+        if (s->initial != 0) memmove(to, model->weights + (s->initial - 1u), s->bytes);
+        else memset(to, (int)s->fill, s->bytes);
+    }
+    return NEUTRON_STATUS_OK;
+}
+
 static NeutronStatus check_run(const NeutronModel *model, const NeutronRun *run) {
     if (model == NULL || run == NULL) return NEUTRON_STATUS_NULL_ARGUMENT;
     if (model->prepared != PREPARED) return NEUTRON_STATUS_NOT_PREPARED;
@@ -235,8 +291,10 @@ static NeutronStatus check_run(const NeutronModel *model, const NeutronRun *run)
     status = check_buffer(run->scratch.data, run->scratch.bytes, model->scratch_bytes, NEUTRON_ALIGNMENT,
                           NEUTRON_STATUS_SCRATCH_SIZE);
     if (status != NEUTRON_STATUS_OK) return status;
-    return check_buffer(run->prefetch.data, run->prefetch.bytes, model->prefetch_bytes, NEUTRON_ALIGNMENT,
-                        NEUTRON_STATUS_PREFETCH_SIZE);
+    status = check_buffer(run->prefetch.data, run->prefetch.bytes, model->prefetch_bytes, NEUTRON_ALIGNMENT,
+                          NEUTRON_STATUS_PREFETCH_SIZE);
+    if (status != NEUTRON_STATUS_OK) return status;
+    return check_state(model, run->state);
 }
 
 void *neutron_place(const NeutronDescriptor *port, void *scratch) {
@@ -299,6 +357,7 @@ NeutronStatus neutron_run(const NeutronModel *model, const NeutronRun *run) {
                               .weights = model->weights,
                               .scratch = (uint8_t *)run->scratch.data,
                               .prefetch = (uint8_t *)run->prefetch.data,
+                              .state = (uint8_t *)run->state.data,
                               .inputs = run->inputs,
                               .outputs = run->outputs,
                               .hooks = run->hooks,

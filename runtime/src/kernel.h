@@ -24,6 +24,7 @@ typedef struct NeutronMachine {
     /* Null in the check phase: */
     uint8_t *scratch;
     uint8_t *prefetch;
+    uint8_t *state;
     const NeutronConstBuffer *inputs;
     const NeutronBuffer *outputs;
     const NeutronHooks *hooks;
@@ -45,13 +46,17 @@ typedef struct NeutronMachine {
         if (!(condition)) return (int32_t)NEUTRON_STATUS_PARAMETERS; \
     } while (0)
 
+/* Whether the words of a record are in their ranges, as a table of neutron_microcode.h has them (src/check.c). */
+bool neutron_in_range(const void *parameters, const uint8_t *ranges);
+
 /* The body every kernel has: check in the check phase, run in the run phase. The ranges of single fields are part of
  * the record's definition and checked by what is generated from it; `check` has the rest. */
 #define NEUTRON_KERNEL(function, Type, check, run)                            \
     int32_t function(const NeutronMachine *machine, const void *parameters) { \
         const Type *p = (const Type *)parameters;                             \
         if (machine->phase == NEUTRON_PHASE_RUN) return run(machine, p);      \
-        if (!Type##_in_range(p)) return NEUTRON_STATUS_PARAMETERS;            \
+        static const uint8_t ranges[] = {Type##_RANGES};                      \
+        if (!neutron_in_range(p, ranges)) return NEUTRON_STATUS_PARAMETERS;   \
         neutron_count(machine, 1, NEUTRON_CALL_WORK);                         \
         return check(machine, p);                                             \
     }
@@ -158,6 +163,7 @@ static inline const uint8_t *neutron_read(const NeutronMachine *machine, Neutron
         case NEUTRON_REGION_SCRATCH: return machine->scratch + ref.offset;
         case NEUTRON_REGION_WEIGHTS: return machine->weights + ref.offset;
         case NEUTRON_REGION_PREFETCH: return machine->prefetch + ref.offset;
+        case NEUTRON_REGION_STATE: return machine->state + ref.offset;
     }
     return NULL;
 }
@@ -168,6 +174,7 @@ static inline uint8_t *neutron_write(const NeutronMachine *machine, NeutronRef r
         case NEUTRON_REGION_OUTPUT: return (uint8_t *)machine->outputs[ref.index].data + ref.offset;
         case NEUTRON_REGION_SCRATCH: return machine->scratch + ref.offset;
         case NEUTRON_REGION_PREFETCH: return machine->prefetch + ref.offset;
+        case NEUTRON_REGION_STATE: return machine->state + ref.offset;
         default: return NULL;
     }
 }

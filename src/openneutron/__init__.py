@@ -3,16 +3,16 @@
 Names are imported when first used: `import openneutron` loads neither torch nor ExecuTorch.
 """
 
-from __future__ import annotations
-
-import openneutron._safe_path  # first: it decides where all others are found
+# First: it decides where all others are found, `__future__` too.
+import openneutron.environment.safe_path
 
 # isort: split
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from openneutron._registration import register_when_loaded
-from openneutron.compat import require_executorch
+from openneutron.environment.registration import register_when_loaded
+from openneutron.environment.versions import require_executorch
+from openneutron.fast_export.quick_imports import import_quickly
 
 __version__ = "0.2.0"
 
@@ -22,7 +22,7 @@ _HOME = {
     "NeutronPartitioner": "package.backend",  # registers the backend with ExecuTorch
     "NeutronBackend": "package.backend",
     "ArenaPlanning": "package.arena",
-    "NeutronTargetSpec": "target",
+    "NeutronTargetSpec": "targets.spec",
     "CompileOptions": "options",
     "CustomDelegationOptions": "options",
     "NeutronCompileSpecBuilder": "options",
@@ -35,23 +35,27 @@ _HOME = {
     "prepare_qat": "pipeline",
     "convert_qat": "pipeline",
     "NeutronRecipeType": "recipes.provider",
+    "NXPRecipeType": "recipes.provider",
+    "NeutronRecipeConfig": "recipes.nxp",
     "CortexMRecipeType": "recipes.provider",
+    "NpuCpuRecipeType": "recipes.provider",
     "IMXRT700RecipeType": "recipes.provider",
     "get_neutron_recipe": "recipes.build",
     "get_cortex_m_recipe": "recipes.build",
+    "get_npu_cpu_recipe": "recipes.build",
     "get_imxrt700_recipe": "recipes.build",
     "combine_recipes": "recipes.combine",
     "load_program": "run.program",
-    "sweep": "commands.sweep",
+    "sweep": "commands.searching.sweep",
     # Names of ExecuTorch's NXP backend, see docs/migrating.md
-    "NeutronHWVersion": "target",
-    "NeutronEdgePassManager": "drop_in",
-    "RemoveAdditionalQDQClustersPass": "drop_in",
-    "RemoveIOQuantOpsPass": "drop_in",
-    "core_aten_ops_exception_list": "drop_in",
+    "NeutronHWVersion": "targets.spec",
+    "NeutronEdgePassManager": "passes.nxp_names",
+    "RemoveAdditionalQDQClustersPass": "passes.nxp_names",
+    "RemoveIOQuantOpsPass": "passes.nxp_names",
+    "core_aten_ops_exception_list": "passes.nxp_names",
 }
 
-_LIGHT = ("target", "options", "diagnostics")  # these need no ExecuTorch
+_LIGHT = ("targets", "options", "diagnostics")  # these need no ExecuTorch
 
 __all__ = ["__version__", *_HOME]
 
@@ -68,18 +72,13 @@ def __dir__() -> list[str]:
     return __all__
 
 
+import_quickly()
 register_when_loaded()  # the recipes, with executorch.export, whichever of the two is imported first
 
 
 if TYPE_CHECKING:
-    from openneutron.commands.sweep import sweep
+    from openneutron.commands.searching.sweep import sweep
     from openneutron.diagnostics import Diagnostic, OpenNeutronError, Reject
-    from openneutron.drop_in import (
-        NeutronEdgePassManager,
-        RemoveAdditionalQDQClustersPass,
-        RemoveIOQuantOpsPass,
-        core_aten_ops_exception_list,
-    )
     from openneutron.options import (
         CompileOptions,
         CustomDelegationOptions,
@@ -88,11 +87,29 @@ if TYPE_CHECKING:
     )
     from openneutron.package.arena import ArenaPlanning
     from openneutron.package.backend import NeutronBackend, NeutronPartitioner
+    from openneutron.passes.nxp_names import (
+        NeutronEdgePassManager,
+        RemoveAdditionalQDQClustersPass,
+        RemoveIOQuantOpsPass,
+        core_aten_ops_exception_list,
+    )
     from openneutron.pipeline import compile_model, convert_qat, prepare_qat, quantize_model
     from openneutron.quantize.loop import calibrate_and_quantize
     from openneutron.quantize.quantizer import NeutronQuantizer
-    from openneutron.recipes.build import get_cortex_m_recipe, get_imxrt700_recipe, get_neutron_recipe
+    from openneutron.recipes.build import (
+        get_cortex_m_recipe,
+        get_imxrt700_recipe,
+        get_neutron_recipe,
+        get_npu_cpu_recipe,
+    )
     from openneutron.recipes.combine import combine_recipes
-    from openneutron.recipes.types import CortexMRecipeType, IMXRT700RecipeType, NeutronRecipeType
+    from openneutron.recipes.nxp import NeutronRecipeConfig
+    from openneutron.recipes.types import (
+        CortexMRecipeType,
+        IMXRT700RecipeType,
+        NeutronRecipeType,
+        NpuCpuRecipeType,
+        NXPRecipeType,
+    )
     from openneutron.run.program import load_program
-    from openneutron.target import NeutronHWVersion, NeutronTargetSpec
+    from openneutron.targets.spec import NeutronHWVersion, NeutronTargetSpec

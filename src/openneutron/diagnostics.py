@@ -81,7 +81,7 @@ def fail(code: str, where: str, problem: str, hint: str = "") -> NoReturn:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint that suggests the nearest known name and lists them all."""
-    names = sorted(known)
+    names = sorted(set(known))
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     listing = "Known: " + ", ".join(names)
     return f"Did you mean '{close[0]}'? {listing}" if close else listing
@@ -101,7 +101,7 @@ CODES: dict[str, CodeInfo] = {
     "ON101": CodeInfo("unknown target", "The target id is not one this version knows."),
     "ON102": CodeInfo(
         "target not supported",
-        "The target is known, but it is not of the Neutron-C N3 class this backend compiles for.",
+        "The target is known, but nothing is published of its NPU that a compiler could be made from.",
     ),
     "ON103": CodeInfo("unknown option", "A compile-spec key or option field does not exist."),
     "ON104": CodeInfo("wrong option value", "The value of an option has the wrong type or is out of range."),
@@ -124,7 +124,8 @@ CODES: dict[str, CodeInfo] = {
         "code to run without --trust. docs/ci-gate.md lists the keys.",
     ),
     "ON112": CodeInfo("unknown core", "The name is not a Cortex-M core that ExecuTorch's backend knows."),
-    "ON109": CodeInfo("unknown recipe", "The name is not a recipe: neutron, cortex-m or imxrt700."),
+    "ON113": CodeInfo("wrong chip file", "A file of --target-file says something that is no chip."),
+    "ON109": CodeInfo("unknown recipe", "The name is not a recipe: neutron, cortex-m or npu+cpu."),
     "ON110": CodeInfo(
         "recipes conflict",
         "Two recipes, or two arguments of one, ask for different things: two training functions, calibration "
@@ -278,6 +279,11 @@ CODES: dict[str, CodeInfo] = {
         "kernel selections do not fit together",
         "The files were written by different converter versions or for different targets; the kernels of one "
         "firmware come from one version.",
+    ),
+    "ON430": CodeInfo(
+        "openneutron.sdk cannot be used",
+        "`python -m openneutron.sdk` answers as eiq_neutron_sdk for one process; it was called in a way or "
+        "at a time at which it cannot.",
     ),
     "ON501": CodeInfo(
         "microcode unreadable", "The bytes are not an OpenNeutron microcode, or they are damaged."

@@ -19,11 +19,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from openneutron.compat import tomllib
 from openneutron.diagnostics import fail
+from openneutron.environment.versions import tomllib
 
 MOST_BYTES = 4 << 30  # of one file: more is no model, program or set of samples
 MOST_TEXT_BYTES = 64 << 20
+_MOST_TOML_BYTES = 1 << 20
+# Python's reader takes memory with the square of a key's parts, as in `a.b.c = 1`.
+_LONG_KEY = re.compile(r"""(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){32}""")
 COUNTS = "counts.json"  # in a firmware's folder: what its program took, which a report shows
 _PART = re.compile(r"\.openneutron-[0-9a-f]{16}\.part")
 _FOLDER = re.compile(r"openneutron-[0-9a-f]{16}")
@@ -63,10 +66,15 @@ def read_file(path: Path, code: str = "ON602", most: int = MOST_BYTES) -> bytes:
         os.close(handle)
 
 
-def read_text(path: Path, code: str) -> str:
+def files_below(folder: Path) -> list[Path]:
+    """All files of a folder and its folders, sorted; what may not be read, or goes meanwhile, is left out."""
+    return sorted(Path(place, name) for place, _, names in os.walk(folder) for name in names)
+
+
+def read_text(path: Path, code: str, most: int = MOST_TEXT_BYTES) -> str:
     """The text of a regular file in UTF-8; anything else is a diagnostic."""
     try:
-        return read_file(path, code, MOST_TEXT_BYTES).decode("utf-8")
+        return read_file(path, code, most).decode("utf-8")
     except UnicodeDecodeError as error:
         fail(
             code, str(path), f"byte {error.start} is not UTF-8: the file is no text", "Save it as UTF-8 text."
@@ -75,12 +83,17 @@ def read_text(path: Path, code: str) -> str:
 
 def read_toml(path: Path, code: str, hint: str) -> dict[str, Any]:
     """The tables of a TOML file that a user wrote; whatever is wrong with it is a diagnostic."""
+    text = read_text(path, code, _MOST_TOML_BYTES)
+    if _LONG_KEY.search(text):
+        fail(code, str(path), "has a key of more than 32 parts", hint)
     try:
-        return tomllib.loads(read_text(path, code))
+        return tomllib.loads(text)
     except RecursionError:
         fail(code, str(path), "is nested too deeply", hint)
     except tomllib.TOMLDecodeError as error:
         fail(code, str(path), f"is not TOML: {error}", hint)
+    except ValueError as error:  # a number of thousands of digits, a date that is none
+        fail(code, str(path), f"has a value that Python cannot read: {error}", hint)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -126,6 +139,14 @@ def cache_base() -> Path | None:
     """Where a user's programs keep what they can make again: None if there is no such place."""
     base = os.environ.get("XDG_CACHE_HOME") or (Path.home() / ".cache" if os.environ.get("HOME") else None)
     return None if base is None else Path(base) / "openneutron"
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail("ON601", str(folder), f"cannot be made: {error.strerror}", "Choose another place.")
 
 
 def check_writable(path: Path) -> None:

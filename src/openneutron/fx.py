@@ -73,6 +73,13 @@ def tensor_of(node: Node) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
+def values_of(node: Node) -> int:
+    """How many values a node produces; 0 where that is not known beforehand, as of x[x > 0]."""
+    value = tensor_of(node)
+    count = 0 if value is None else value.numel()
+    return count if isinstance(count, int) else 0
+
+
 def same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors have one shape, whatever the numbers they depend on."""
     return _plain(a.shape) == _plain(b.shape)
@@ -111,10 +118,13 @@ def source_of(node: Node) -> NodeSource:
     return source
 
 
+_CHECKS = ("aten._assert_tensor_metadata.default", "aten._linalg_check_errors.default")
+
+
 def remove_assertions(program: ExportedProgram) -> None:
-    """Drop what torch.export writes for a conversion that changes nothing: it keeps its operand in use."""
+    """Drop checks that compute nothing: of a conversion's operand, of whether a matrix could be inverted."""
     for node in list(program.graph.nodes):
-        if op_name(node) == "aten._assert_tensor_metadata.default":
+        if op_name(node) in _CHECKS:
             program.graph.erase_node(node)
     program.graph_module.recompile()
 
@@ -128,6 +138,9 @@ _SET_LATER = {
     "_prologue_start",
     "_wrapped_call",
     "_guards_fn",
+    "range_constraints",
+    "validate_inputs",
+    "_frozen_param_count",
 }
 
 

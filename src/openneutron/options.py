@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from openneutron.diagnostics import fail, nearest
-from openneutron.target import DEFAULT_TARGET, find_target
+from openneutron.targets.table import DEFAULT_TARGET, find_target
 
 if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
@@ -97,7 +97,14 @@ class CompileOptions:
                 _unknown("converter", self.converter),
                 _known_converters(self.converter),
             )
-        find_target(self.config, self.converter)
+        target = find_target(self.config, self.converter)
+        if self.fetch_constants_to_sram and target.reads_flash and self.converter == "open":
+            fail(
+                "ON104",
+                "option fetch_constants_to_sram",
+                f"the NPU of {target.chip} reads weights where they lie in flash",
+                "Leave it out",
+            )
         _check_type("sram_bytes", "a number of bytes or None", self.sram_bytes, int, type(None))
         if isinstance(self.sram_bytes, bool):
             _wrong_type("sram_bytes", "a number of bytes or None", self.sram_bytes)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -20,15 +19,15 @@ from torch.fx import GraphModule
 from torchao.quantization.pt2e.quantizer import Quantizer
 
 from openneutron.accuracy.verify import verified
-from openneutron.backends import DEFAULT_CORE, NEUTRON, find_recipe
 from openneutron.converter import find_converter
 from openneutron.converter.protocol import Partition
-from openneutron.diagnostics import Reject, fail
+from openneutron.diagnostics import Reject, fail, nearest
+from openneutron.environment.stopwatch import EXIR, LITERT, MICROCODE, VERIFY, stage
+from openneutron.fast_export.code_on_demand import code_on_demand
 from openneutron.fx import op_name
 from openneutron.litert.file import read, write
 from openneutron.lower.convert import Lowered
 from openneutron.lower.whole import lower_whole
-from openneutron.on_demand import code_on_demand
 from openneutron.options import CompileOptions, CustomDelegationOptions
 from openneutron.package.backend import NeutronPartitioner
 from openneutron.package.embed import embed
@@ -36,6 +35,7 @@ from openneutron.package.payload import Port, build_payload, pack
 from openneutron.package.program import CompiledProgram, by_method, package_program
 from openneutron.passes import ATEN_PASSES, FLOAT_PARTS, PTQ, run_passes
 from openneutron.passes.edge import remove_quant_io
+from openneutron.quantize.carried import State, carry_state
 from openneutron.quantize.export import (
     Inputs,
     Model,
@@ -51,19 +51,21 @@ from openneutron.quantize.loop import (
     prepare_to_train,
     train_and_quantize,
 )
-from openneutron.quantize.plan import BALANCED, EQUALIZE, AccuracyPlan, find_plan
+from openneutron.quantize.plan import BALANCED, EQUALIZE, AccuracyPlan
 from openneutron.quantize.refine import Refined
 from openneutron.quantize.samples import EXAMPLES, spread_over
+from openneutron.quantize.sequences import quantize_sequences
+from openneutron.quantize.stateful import as_sequences, frames_of, with_state_ports
 from openneutron.quantize.train_start import equalize_to_train
 from openneutron.recipes.early import check_weights_fit
-from openneutron.recipes.mixed import choose_float
-from openneutron.recipes.parts import lower_program, make_quantizer
+from openneutron.recipes.parts import lower_program
+from openneutron.recipes.quantize_options import QuantizeOptions
+from openneutron.recipes.recipe import NEUTRON, find_recipe
 from openneutron.recipes.remainder import quantize_remainder
-from openneutron.stopwatch import EXIR, LITERT, MICROCODE, VERIFY, stage
-from openneutron.target import DEFAULT_TARGET, find_target
+from openneutron.targets.table import DEFAULT_TARGET, find_target
 from openneutron.tensors import plain_inputs
 
-_NO_NPU = Reject("ON204", "The recipe computes everything on the CPU", "The recipe imxrt700 uses both.")
+_NO_NPU = Reject("ON204", "The recipe computes everything on the CPU", "The recipe npu+cpu uses both.")
 _NO_DELEGATION = Reject("ON204", "Delegation is switched off", "Compile with delegate=True (--delegate).")
 
 
@@ -74,23 +76,24 @@ def compile_model(
     *,
     calibration: Iterable[Inputs] | Mapping[str, Iterable[Inputs]] | None = None,
     recipe: str = NEUTRON.name,
-    core: str = DEFAULT_CORE,
+    core: str | None = None,
     options: CompileOptions | None = None,
     delegation: CustomDelegationOptions | None = None,
     per_channel: bool | None = None,
     accuracy: str | AccuracyPlan = BALANCED,
     keep_float: Collection[str] = (),
-    keep_float_budget: float = 0.0,
+    keep_float_budget: float | None = None,
     remainder: bool = False,
     int8_io: bool = False,
     delegate: bool = True,
     etrecord: bool = False,
     verify: bool = True,
+    state: State | Mapping[str, State] | None = None,
 ) -> CompiledProgram:
-    """Compile a model for Neutron, or as another recipe says: `cortex-m` is the CPU alone, `imxrt700` both.
+    """Compile a model for Neutron, or as another recipe says: `cortex-m` is the CPU alone, `npu+cpu` both.
 
     With `calibration` inputs the model is quantized first; without, it is taken as it is, quantized or not.
-    What the NPU cannot compute stays on the CPU, and the result says why; `imxrt700` computes it there in
+    What the NPU cannot compute stays on the CPU, and the result says why; `npu+cpu` computes it there in
     int8 where ExecuTorch's Cortex-M backend can. Weights have a scale per output channel, or with
     `per_channel=False` one for a whole layer. Example inputs in `torch.channels_last` give a program that
     takes its inputs so. `accuracy`, `keep_float`, `keep_float_budget` and `remainder` are those of
@@ -98,34 +101,34 @@ def compile_model(
     `int8_io` drops the quantize and dequantize steps at the ends. Without `delegate` everything stays on the
     CPU, to compare with. Several methods are dictionaries by name. The program is run once here and compared
     with the quantized model, unless `verify` is off. `etrecord` (or the option `use_profiling`) keeps what
-    ExecuTorch's Inspector needs to name the nodes of a profile.
+    ExecuTorch's Inspector needs to name the nodes of a profile. `state` names outputs that are inputs of the
+    next run (`{"hn": "h0"}`): the program keeps them.
     """
     options, backends = options or CompileOptions(), find_recipe(recipe)
     methods, inputs = by_method(module), by_method(example_inputs)
     inputs = {name: plain_inputs(as_tuple(inputs[name])) for name in methods}
-    samples = {name: [found] for name, found in inputs.items()}
+    given = {} if calibration is None else dict(by_method(calibration))
+    states: Any = state if isinstance(module, Mapping) else {"forward": state}
+    for name, pairs in states.items() if state else ():
+        if name not in methods:
+            fail("ON104", f"state of {name}", "there is no such method", nearest(name, methods))
+        carried, inputs[name] = carry_state(methods[name], inputs[name], pairs)
+        methods[name] = carried
+        given |= {name: carried.frames(list(given[name]))} if name in given else {}
+    samples = {name: [[found]] for name, found in inputs.items()}  # sequences of frames
     # An exported program may say of some dimensions that they have no fixed size.
     dynamic = {name: dynamic_shapes_of(m) for name, m in methods.items() if isinstance(m, ExportedProgram)}
     if calibration is not None:
         for name, method in methods.items() if delegate and not remainder else ():
             check_weights_fit(method, inputs[name], options, recipe, per_channel, keep_float)
-        given = {name: _samples(found) for name, found in by_method(calibration).items()}
-        methods = {
-            name: quantize_model(
-                method,
-                given[name],
-                per_channel=per_channel,
-                accuracy=accuracy,
-                keep_float=keep_float,
-                keep_float_budget=keep_float_budget,
-                remainder=remainder,
-                recipe=recipe,
-                core=core,
-                options=options,
-            )
-            for name, method in methods.items()
-        }
-        samples = {name: found[:1] for name, found in given.items()}
+        given = {
+            name: list(found) for name, found in given.items()
+        }  # not read before the weights are known to fit
+        how = QuantizeOptions(
+            per_channel, accuracy, keep_float, keep_float_budget, remainder, recipe, core, options
+        )
+        methods = {name: _calibrated(method, given[name], how) for name, method in methods.items()}
+        samples = {name: [frames_of(found[0])] if found else [] for name, found in given.items()}
     exported = {name: export_model(m, inputs[name], dynamic.get(name)) for name, m in methods.items()}
     for program in exported.values():
         check_results(program)
@@ -154,12 +157,17 @@ def convert_model(
     accuracy: str | AccuracyPlan = BALANCED,
     keep_float: Collection[str] = (),
     channels_last_io: bool = False,
+    state: State | None = None,
 ) -> bytes:
     """The whole model as one LiteRT file, for any LiteRT runtime: int8 with `calibration`, else as it is.
 
     A model that is quantized already stays so, with int8 inputs and outputs. What the NPU would not take is
     written in LiteRT's ordinary operators. `channels_last_io` leaves the transposes at the borders out.
+    `state` names outputs that are inputs of the next run: the file has variables for them.
     """
+    if state:
+        carried, example_inputs = carry_state(module, example_inputs, state)
+        module, calibration = carried, None if calibration is None else carried.frames(calibration)
     names = getattr(module, "port_names", None)  # an ONNX file has some, a PyTorch model has none
     if calibration is not None:
         module = quantize_model(
@@ -189,9 +197,9 @@ def compile_litert(
         converted = find_converter(options.converter).convert(
             data, options, find_target(options.config, options.converter)
         )
-    ins, outs = (tuple(Port(i) for i in range(len(side))) for side in (graph.inputs, graph.outputs))
-    payload = build_payload(converted, ins, outs, len(graph.inputs), options.use_profiling)
-    flags = (False,) * len(graph.inputs), (False,) * len(graph.outputs)
+    ins, outs = (tuple(Port(i) for i in range(len(side))) for side in (graph.given, graph.returned))
+    payload = build_payload(converted, ins, outs, len(graph.given), options.use_profiling)
+    flags = (False,) * len(graph.given), (False,) * len(graph.returned)
     partition = Partition(Lowered(graph, *flags, graph), data, converted)
     partitioner = NeutronPartitioner(options.to_compile_specs())
     edge = embed(partition, pack(payload), partitioner.delegation_spec.compile_specs)
@@ -209,11 +217,11 @@ def quantize_model(
     per_channel: bool | None = None,
     accuracy: str | AccuracyPlan = BALANCED,
     keep_float: Collection[str] = (),
-    keep_float_budget: float = 0.0,
+    keep_float_budget: float | None = None,
     remainder: bool = False,
     target: str | None = None,
     recipe: str = NEUTRON.name,
-    core: str = DEFAULT_CORE,
+    core: str | None = None,
     options: CompileOptions | None = None,
     watch: Callable[[Refined], None] | None = None,
     progress: Callable[[float], None] = lambda part: None,
@@ -222,31 +230,24 @@ def quantize_model(
 
     The first sample is also the example to export with. Layers named in `keep_float`, as `openneutron
     compare` names them, stay float and thus on the CPU. The options are those it will be compiled with: what
-    they keep from the NPU is quantized for the CPU by the recipe `imxrt700`. `accuracy` is fast, balanced,
+    they keep from the NPU is quantized for the CPU by the recipe `npu+cpu`. `accuracy` is fast, balanced,
     best or methods by name; `watch` is told what they did. With a `keep_float_budget` (0.05: 5 % more cycles)
-    layers are kept float by what that gives at the outputs for the cycles it costs. With `remainder` the
-    model is one that another tool has quantized in part: only what that left in float is quantized.
+    layers are kept float by what that gives at the outputs for the cycles it costs; None does so with 5 %
+    where an output stays below 20 dB otherwise, 0 never. With `remainder` the model is one that another tool
+    has quantized in part: only what that left in float is quantized.
     """
-    plan = find_plan(accuracy)
-    if remainder:
-        if qat or keep_float or keep_float_budget:
-            fail("ON104", "remainder", "goes with calibration alone", "Leave qat and keep_float out.")
-        return quantize_remainder(
-            module,
-            _samples(calibration_inputs),
-            lambda given: make_quantizer(
-                recipe, _options(options, target), False, per_channel, (), spread_over(given, EXAMPLES)
-            ),
-            plan,
-            watch,
-            progress,
-        )
-    if keep_float_budget:
-        calibration_inputs = list(calibration_inputs)
-    samples = iter(calibration_inputs)
-    first = next(samples, None)
-    if first is None:
-        fail("ON209", "calibration", "there are no calibration inputs", "Give at least one tuple of inputs.")
+    how = QuantizeOptions(
+        per_channel,
+        accuracy,
+        keep_float,
+        keep_float_budget,
+        remainder,
+        recipe,
+        core,
+        _options(options, target),
+    )
+    if remainder and (qat or keep_float or keep_float_budget):
+        fail("ON104", "remainder", "goes with calibration alone", "Leave qat and keep_float out.")
     if qat != (train_fn is not None):
         fail(
             "ON104",
@@ -254,39 +255,77 @@ def quantize_model(
             "qat=True and train_fn belong together",
             "Give a function that trains the model it is given, or leave both out.",
         )
-    example = plain_inputs(as_tuple(first))
-    kept = None
-    if keep_float_budget:
-        if qat:
-            fail("ON104", "keep_float_budget", "is for calibration, not for training", "Leave one out.")
-        kept = choose_float(module, _samples(calibration_inputs), keep_float_budget, plan=plan,
-                            options=_options(options, target), recipe=recipe, core=core,
-                            per_channel=per_channel, keep_float=keep_float, progress=progress)  # fmt: skip
-        keep_float = (*keep_float, *kept.layers)
-    known = spread_over(calibration_inputs, EXAMPLES) if isinstance(calibration_inputs, list) else [first]
-    examples = [plain_inputs(as_tuple(sample)) for sample in known]
-    quantizer = make_quantizer(recipe, _options(options, target), qat, per_channel, keep_float, examples)
-    everything = (plain_inputs(as_tuple(sample)) for sample in chain([first], samples))
+    if keep_float_budget and qat:
+        fail("ON104", "keep_float_budget", "is for calibration, not for training", "Leave one out.")
     if train_fn is None:
-        exported = export_model(module, example)
+        return _calibrated(module, calibration_inputs, how, watch, progress)
+    return _trained(module, calibration_inputs, how, train_fn, watch)
 
-        def told(refined: Refined) -> None:
-            if watch is not None:
-                watch(replace(refined, kept_float=None if kept is None else kept.as_dict()))
 
-        return calibrate_and_quantize(
-            exported, everything, quantizer, accuracy=plan, watch=told if watch else None, progress=progress
+def _calibrated(
+    module: Model,
+    calibration_inputs: Iterable[Inputs],
+    how: QuantizeOptions,
+    watch: Callable[[Refined], None] | None = None,
+    progress: Callable[[float], None] = lambda part: None,
+) -> GraphModule:
+    """The model quantized by calibration: what is float in it, a model that remembers, or all of it."""
+    plan = how.plan
+    if how.remainder:
+        samples = _samples(calibration_inputs)
+        return quantize_remainder(
+            module, samples, lambda given: how.quantizer(spread_over(given, EXAMPLES)), plan, watch, progress
         )
-    training = _export_to_train(module, example)
-    calibration = list(everything)
+    budget, (examples, everything) = how.budget, _with_examples(calibration_inputs)
+    exported = export_model(module, examples[0])
+    if (stateful := with_state_ports(exported)) is not None:
+        if how.keep_float_budget:
+            fail("ON104", "keep_float_budget", "is not for a model that remembers", "Use keep_float.")
+        pairs = stateful.pairs
+        return quantize_sequences(
+            stateful,
+            as_sequences(everything),
+            lambda given: how.quantizer(given, states=pairs),
+            plan,
+            watch,
+            progress,
+        )
+    # The Cortex-M dialect has no operator with one input in float, so nothing is left so there unasked.
+    unasked = how.keep_float_budget is None and find_recipe(how.recipe).cortex_m
+    spend = budget.spend if budget.may_be_wanted(plan) and not unasked else None
+    frames = (frame for sample in everything for frame in frames_of(sample))
+    return calibrate_and_quantize(
+        exported, frames, how.quantizer(examples), accuracy=plan, watch=watch, progress=progress, after=spend
+    )
+
+
+def _trained(
+    module: Model,
+    calibration_inputs: Iterable[Inputs],
+    how: QuantizeOptions,
+    train_fn: Callable[[GraphModule], Any],
+    watch: Callable[[Refined], None] | None,
+) -> GraphModule:
+    """The model quantized by training, which starts from the equalized one if int8 is better with it."""
+    plan, (examples, everything) = how.plan, _with_examples(calibration_inputs)
+    training = _export_to_train(module, examples[0])
+    calibration = [frame for sample in everything for frame in frames_of(sample)]
     if EQUALIZE in plan.methods:
-        calibrating = make_quantizer(
-            recipe, _options(options, target), False, per_channel, keep_float, examples
-        )
-        result = equalize_to_train(training, _prepared(module, example, calibrating), calibration)
+        prepared = _prepared(module, examples[0], how.quantizer(examples))
+        result = equalize_to_train(training, prepared, calibration)
         if watch is not None:
             watch(Refined(plan.name, [result]))
-    return train_and_quantize(training, train_fn, quantizer, calibration)
+    return train_and_quantize(training, train_fn, how.quantizer(examples, qat=True), calibration)
+
+
+def _with_examples(calibration_inputs: Iterable[Inputs]) -> tuple[list[Inputs], Iterable[Inputs]]:
+    """First frames of some of the samples, the very first one among them; and all samples."""
+    samples = iter(calibration_inputs)
+    first = next(samples, None)
+    if first is None:
+        fail("ON209", "calibration", "there are no calibration inputs", "Give at least one tuple of inputs.")
+    spread = spread_over(calibration_inputs, EXAMPLES) if isinstance(calibration_inputs, list) else [first]
+    return [frames_of(sample)[0] for sample in spread], chain([first], samples)
 
 
 def prepare_qat(
@@ -304,12 +343,11 @@ def prepare_qat(
     calibration inputs training starts from the equalized model, if int8 is better with it.
     """
     example = plain_inputs(as_tuple(example_inputs))
-    quantizer = make_quantizer(recipe, _options(options), True, per_channel, examples=[example])
+    how = QuantizeOptions(per_channel, recipe=recipe, compiling=_options(options))
     training = _export_to_train(module, example)
     if calibration := _samples(calibration_inputs):
-        calibrating = make_quantizer(recipe, _options(options), False, per_channel, examples=[example])
-        equalize_to_train(training, _prepared(module, example, calibrating), calibration)
-    return prepare_to_train(training, quantizer)
+        equalize_to_train(training, _prepared(module, example, how.quantizer([example])), calibration)
+    return prepare_to_train(training, how.quantizer([example], qat=True))
 
 
 def convert_qat(prepared: GraphModule, calibration_inputs: Iterable[Inputs] = ()) -> GraphModule:

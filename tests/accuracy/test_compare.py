@@ -186,7 +186,7 @@ class Magnitude(nn.Module):
 
 def test_outputs_are_told_apart_and_what_amplifies_is_named(monkeypatch):
     # As for a converter without islands: with them the squares are not rounded, and nothing is amplified.
-    monkeypatch.setattr("openneutron.quantize.annotate.find_groups", lambda *given: {})
+    monkeypatch.setattr("openneutron.quantize.annotation.annotate.find_groups", lambda *given: {})
     generator = torch.Generator().manual_seed(0)
     data = [(torch.randn(1, 4, 8, 8, generator=generator) * scale,) for scale in [0.02] * 8 + [0.5] * 2]
     found = compare_model(Magnitude().eval(), data, data, accuracy="fast")

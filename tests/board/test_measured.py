@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from openneutron.cli import main
-from openneutron.commands.source import load_source
+from openneutron.inputs.source import load_source
 from tests.board.fake import Board
 from tests.board.programs import layer_program, model_of
 

@@ -19,7 +19,7 @@ import torch
 from openneutron.board.frames import Command
 from openneutron.board.session import connect
 from openneutron.cli import main
-from openneutron.commands.board import random_inputs
+from openneutron.commands.devices.board import random_inputs
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.firmware.cores import CORES
 from openneutron.firmware.operators import PRIM, find_kernels, wheel_operators
@@ -257,7 +257,7 @@ def test_a_layer_that_stays_on_the_cpu(sources):
 
 EMULATOR = """
 import sys
-from openneutron.commands import firmware_serve
+from openneutron.commands.devices import firmware_serve
 from openneutron.firmware import serve
 program = "import os, time; print(os.getpid(), 'redirected to /dev/x', flush=True); time.sleep(100)"
 serve.emulator_command = lambda *_: [sys.executable, "-c", program]
@@ -374,7 +374,14 @@ def test_networks_of_every_kind_on_one_image(sources, name):
 
 
 @pytest.mark.parametrize(
-    "more", [["--serve", "--bare"], ["--serve", "--port", "5"], ["--port", "5555", "x.pte"], [], ["a", "b"]]
+    "more",
+    [
+        ["--serve", "--bare"],
+        ["--serve", "--port", "5"],
+        ["--port", "5555", "x.pte"],
+        [],
+        ["--bare", "a", "b"],
+    ],
 )
 def test_wrong_use(more):
     assert main(["firmware", *more]) == 2

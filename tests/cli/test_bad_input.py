@@ -144,7 +144,7 @@ def test_debug_adds_the_traceback(cli):
 
 
 def test_the_unexpected_is_one_message_too(cli, monkeypatch):
-    from openneutron.commands import ops
+    from openneutron.commands.reference import ops
 
     monkeypatch.setattr(ops, "_print_table", lambda entries: 1 / 0)
     done = cli("ops")
@@ -152,7 +152,7 @@ def test_the_unexpected_is_one_message_too(cli, monkeypatch):
 
 
 def test_every_code_is_explained(cli):
-    from openneutron.commands.explain import REMEDIES
+    from openneutron.commands.reference.explain import REMEDIES
 
     assert set(REMEDIES) == set(CODES)
     for code in CODES:

@@ -15,6 +15,22 @@ CONTRACT = {
 }  # fmt: skip
 
 
+def test_a_file_may_define_dataclasses(cli, tmp_path):
+    (tmp_path / "typed_network.py").write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "import torch\n"
+        "@dataclass\n"
+        "class Size:\n"
+        "    width: int = 8\n"
+        "def net():\n"
+        "    x = torch.zeros(1, Size().width)\n"
+        "    return torch.nn.Linear(8, 4), x, [torch.randn(1, 8) for _ in range(8)]\n"
+    )
+    done = cli("compile", "typed_network.py:net", "--json")
+    assert done.code == 0, done.err
+
+
 def test_own_callable_is_compiled_and_runs(cli, tmp_path):
     done = cli("compile", "own.py:net", "-o", "sub/net.pte", "--json")
     assert done.code == 0, done.err

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from openneutron.cli import build_parser, main
-from openneutron.commands.completion import vocabulary
+from openneutron.commands.reference.completion import vocabulary
 
 
 def script(shell, capsys):
@@ -19,7 +19,7 @@ def script(shell, capsys):
     [
         (["comp"], "compare compile completion"),
         (["compile", "--rec"], "--recipe"),
-        (["compile", "--recipe", ""], "cortex-m imxrt700 neutron"),
+        (["compile", "--recipe", ""], "cortex-m imxrt700 neutron npu+cpu"),
         (["eval", "cif"], "cifarnet"),
         (["run", "some"], "some.pte"),
         (["completion", ""], "bash fish some.pte zsh"),

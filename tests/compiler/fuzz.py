@@ -24,7 +24,7 @@ from openneutron.litert.ir import Graph
 from openneutron.litert.reference import run_reference
 from openneutron.options import CompileOptions
 from openneutron.run.native import NativeModel
-from openneutron.target import find_target
+from openneutron.targets.table import find_target
 from tests.compiler.graphs import random_graph, random_inputs
 from tests.compiler.striped_graphs import picture_graph, striped_graph, values
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from openneutron.compiler.graph.fuse_conv import PADDING, PLANAR
+from openneutron.compiler.graph.stores import STORE
 from openneutron.compiler.graph.tables import is_table
 from openneutron.compiler.memory.schedule import MemoryPlan
 from openneutron.compiler.memory.storage import Home
@@ -55,6 +56,13 @@ def run_op(op: Op, values: list[np.ndarray | None]) -> list[np.ndarray]:
         source, table = values
         assert source is not None and table is not None
         return [table[source.view(np.uint8)].view(op.output.dtype)]
+    if op.custom_name == STORE:
+        target, part, index = values
+        assert target is not None and part is not None and index is not None
+        axis, result = op.options["axis"], target.copy()
+        for place, rows in zip(index.reshape(-1), np.split(part, index.size, axis), strict=True):
+            np.moveaxis(result, axis, 0)[place : place + rows.shape[axis]] = np.moveaxis(rows, axis, 0)
+        return [result]
     tensors = list(op.inputs)
     options = dict(op.options)
     kind = op.kind

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from openneutron.compiler.compile import compile_graph
+from openneutron.compiler.emit.result import CompiledGraph
 from openneutron.compiler.microcode import format as mc
-from openneutron.compiler.result import CompiledGraph
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.litert.build import Builder
 from openneutron.litert.file import read, write
@@ -18,7 +18,7 @@ from openneutron.litert.ir import Activation, Builtin, Graph, Padding, Quant, Te
 from openneutron.litert.reference import run_reference
 from openneutron.options import CompileOptions
 from openneutron.run.native import NativeModel
-from openneutron.target import find_target
+from openneutron.targets.table import find_target
 from tests.compiler.graphs import random_graph, random_inputs
 from tests.compiler.striped_graphs import picture_graph, striped_graph, values
 from tests.native import libraries

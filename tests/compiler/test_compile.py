@@ -16,7 +16,7 @@ from openneutron.litert.ir import Builtin, Quant
 from openneutron.litert.reference import Reference
 from openneutron.options import CompileOptions
 from openneutron.run.native import NativeModel
-from openneutron.target import find_target
+from openneutron.targets.table import find_target
 from tests.compiler.fuzz import WAYS, try_seed
 from tests.compiler.graphs import random_graph, random_inputs
 from tests.trained import trained_model

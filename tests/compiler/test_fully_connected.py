@@ -12,7 +12,7 @@ from openneutron.litert.ir import Builtin, Graph, Quant
 from openneutron.litert.reference import run_reference
 from openneutron.options import CompileOptions
 from openneutron.run.native import NativeModel
-from openneutron.target import find_target
+from openneutron.targets.table import find_target
 
 SIZE = CompileOptions(optimise="size")
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from openneutron.compiler.compile import compile_graph
-from openneutron.compiler.graph.fuse import fuse
 from openneutron.compiler.graph.fuse_conv import PADDING, PLANAR
-from openneutron.compiler.graph.legalize import import_graph
+from openneutron.compiler.graph.rules import fuse, import_graph
 from openneutron.compiler.memory.schedule import make_schedule, plan_memory
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.litert.build import Builder
@@ -16,7 +15,7 @@ from openneutron.litert.ir import Activation, Builtin, Graph, Op, Padding, Quant
 from openneutron.litert.reference import run_reference
 from openneutron.options import CompileOptions
 from openneutron.run.native import NativeModel
-from openneutron.target import find_target
+from openneutron.targets.table import find_target
 from tests.compiler.graphs import random_inputs
 from tests.compiler.machine import run_plan
 

@@ -13,7 +13,7 @@ from openneutron.litert.reference import run_reference
 from openneutron.ops.common import apply
 from openneutron.options import CompileOptions
 from openneutron.run.native import NativeModel
-from openneutron.target import find_target
+from openneutron.targets.table import find_target
 
 TARGET = find_target("imxrt700")
 

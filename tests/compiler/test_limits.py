@@ -13,10 +13,10 @@ from torch import nn
 
 from openneutron.compiler.compile import compile_graph
 from openneutron.compiler.microcode import format as mc
+from openneutron.compiler.microcode.driver import prepare_problem
 from openneutron.converter import find_converter
 from openneutron.converter import open as open_converter
 from openneutron.diagnostics import OpenNeutronError
-from openneutron.driver import prepare_problem
 from openneutron.litert.build import Builder
 from openneutron.litert.file import read, write
 from openneutron.litert.ir import Builtin, Padding, Quant
@@ -25,7 +25,7 @@ from openneutron.options import CompileOptions
 from openneutron.pipeline import compile_model
 from openneutron.run.native import NativeModel
 from openneutron.run.program import load_program
-from openneutron.target import find_target
+from openneutron.targets.table import find_target
 from tests.compiler.graphs import random_graph, random_inputs
 
 TARGET = find_target("imxrt700")

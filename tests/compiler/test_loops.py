@@ -17,7 +17,7 @@ from openneutron.litert.reference import Reference
 from openneutron.options import CompileOptions
 from openneutron.report.addresses import buffers
 from openneutron.run.native import NativeModel
-from openneutron.target import find_target
+from openneutron.targets.table import find_target
 
 TARGET = find_target("imxrt700")
 WIDTH = 8

@@ -138,7 +138,8 @@ def test_a_kernel_has_a_record_a_c_file_and_a_rule_that_selects_it(kernel):
     source = ROOT / "runtime/kernels" / f"{kernel.name.lower()}.c"
     assert source.exists(), f"{kernel.name} has no {source.name} in runtime/kernels"
     assert re.search(rf"\bneutron_{kernel.name.lower()}\b", source.read_text())
-    rules = "".join(p.read_text() for p in (ROOT / "src/openneutron/compiler/emit").glob("*.py"))
+    compiler = ROOT / "src/openneutron/compiler"
+    rules = "".join(p.read_text() for room in ("select", "emit") for p in (compiler / room).glob("*.py"))
     assert re.search(rf"\b{name}\b", rules), f"no rule selects {name}"
 
 

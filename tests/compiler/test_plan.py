@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openneutron.compiler.graph.fuse import fuse
-from openneutron.compiler.graph.legalize import import_graph
+from openneutron.compiler.graph.rules import fuse, import_graph
 from openneutron.compiler.memory.schedule import make_schedule, plan_memory
 from openneutron.compiler.memory.storage import Home
 from openneutron.litert.file import read, write

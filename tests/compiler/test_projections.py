@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from openneutron.compiler.compile import compile_graph
-from openneutron.compiler.graph.fuse import fuse
+from openneutron.compiler.graph.rules import fuse
 from openneutron.litert.build import Builder
 from openneutron.litert.file import read, write
 from openneutron.litert.ir import Builtin, Graph, Quant, Tensor
 from openneutron.litert.reference import run_reference
 from openneutron.options import CompileOptions
 from openneutron.run.native import NativeModel
-from openneutron.target import find_target
+from openneutron.targets.table import find_target
 
 TARGET = find_target("imxrt700")
 PLAIN = {"fusedActivationFunction": 0}

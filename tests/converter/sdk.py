@@ -133,7 +133,7 @@ def install(folder: Path, behaviour: str = "") -> Path:
     """Write the package; `behaviour` is what it does wrong."""
     package = folder / "eiq_neutron_sdk"
     package.mkdir()
-    (package / "__init__.py").write_text('__version__ = "3.1.0"\n')
+    (package / "__init__.py").write_text('__version__ = "3.2.0"\n')
     converter = _CONVERTER.format(
         behaviour=behaviour,
         microcode=MICROCODE_BYTES,

@@ -19,7 +19,7 @@ from openneutron.litert.build import Builder
 from openneutron.litert.file import read, write
 from openneutron.litert.ir import Builtin, Quant
 from openneutron.options import CompileOptions
-from openneutron.target import find_target
+from openneutron.targets.table import find_target
 
 TARGET = find_target("imxrt700")
 Q = Quant.per_tensor(0.1, -5)

@@ -12,13 +12,15 @@ import pytest
 
 from openneutron.converter import find_converter
 from openneutron.converter.eiq import EiqConverter
+from openneutron.converter.eiq_versions import WANTED, fit
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.litert.build import Builder
 from openneutron.litert.file import write
 from openneutron.litert.ir import Builtin, Quant
 from openneutron.options import CompileOptions
 from openneutron.package.payload import Port, build_payload, pack
-from openneutron.target import find_target
+from openneutron.sdk import open_sdk
+from openneutron.targets.table import find_target
 
 _spec = importlib.util.spec_from_file_location("eiq_stand_in", Path(__file__).with_name("sdk.py"))
 assert _spec is not None and _spec.loader is not None
@@ -56,7 +58,7 @@ def failure(call, *args, **kwargs):
 
 def test_parts_come_out_of_the_neutron_graph(convert):
     model = convert()
-    assert model.converter == "eiq_neutron_sdk 3.1.0"
+    assert model.converter == "eiq_neutron_sdk 3.2.0"
     assert len(model.microcode) == sdk.MICROCODE_BYTES
     assert model.weights == bytes(range(sdk.WEIGHTS_BYTES))
     assert model.kernels == b"firmware"
@@ -112,11 +114,11 @@ def test_payload_is_what_the_stock_runtime_reads(convert):
     [
         ("abort", "ON413", ["SIGABRT", "Assertion failed: tensor != nullptr"]),
         ("exit", "ON413", ["exit code 3", "printed nothing"]),
-        ("refuse", "ON414", ["operator SOFTMAX with 5000 channels", "3.1.0"]),
+        ("refuse", "ON414", ["operator SOFTMAX with 5000 channels", "3.2.0"]),
         ("empty", "ON414", ["empty model"]),
-        ("old", "ON412", ["3.1.0", "CompilationContext"]),
+        ("old", "ON412", ["3.2.0", "CompilationContext"]),
         ("broken", "ON412", ["libNeutron.so"]),
-        ("target", "ON415", ["imxrt700", "3.1.0"]),
+        ("target", "ON415", ["imxrt700", "3.2.0"]),
         ("unchanged", "ON410", ["0 NeutronGraph operators and ADD"]),
         ("garbage", "ON302", ["not a LiteRT model"]),
         ("magic", "ON412", ["0x12345678", "0x64434d6e"]),
@@ -156,3 +158,19 @@ def test_converters_by_name(monkeypatch):
     assert "eiq_neutron_sdk" not in sys.modules
     diagnostic = failure(find_converter, "opn")
     assert "Did you mean 'open'?" in diagnostic.hint and "eiq" in diagnostic.hint
+
+
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [("3.1.3", "belongs to ExecuTorch 1.4"), ("3.3.0", "known here asks for it"), ("3.2.0", None)],
+)
+def test_a_version_that_executorch_does_not_ask_for_is_said(version, says):
+    problem = fit(version)
+    assert problem is None if says is None else says in problem and WANTED in problem
+
+
+def test_the_stand_in_is_not_taken_for_nxps(litert):
+    """Inside `python -m openneutron.sdk` the worker finds OpenNeutron's own answer."""
+    with open_sdk(quiet=True):
+        diagnostic = failure(EiqConverter().convert, litert, CompileOptions(converter="eiq"), TARGET)
+    assert diagnostic.code == "ON412" and "stand-in" in diagnostic.problem

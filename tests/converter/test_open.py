@@ -16,7 +16,7 @@ from openneutron.litert.reference import run_reference
 from openneutron.options import CompileOptions
 from openneutron.package.payload import Port, build_payload, check_fits, pack, parse
 from openneutron.run.native import NativeModel
-from openneutron.target import find_target
+from openneutron.targets.table import find_target
 
 TARGET = find_target("imxrt700")
 Q = Quant.per_tensor(0.1, -5)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -312,19 +314,258 @@ def _product(rng: Generator, operator: str) -> Call:
 @case("aten::convolution.out")
 def _convolution(rng: Generator, operator: str) -> Call:
     rank = int(rng.choice([1, 2, 2, 2]))
+    transposed = bool(rng.random() < 0.4)
     groups = int(rng.choice([1, 1, 2, 3]))
-    each_in, each_out = (int(rng.choice([1, 2, 3])), int(rng.choice([1, 2, 4, 5, 8])))
+    each_in, each_out = (int(rng.choice([1, 2, 3])), int(rng.choice([1, 2, 4, 5, 6, 8])))
     kernel = [int(k) for k in rng.integers(1, 4, rank)]
-    stride, dilation = ([int(s) for s in rng.integers(1, 3, rank)] for _ in range(2))
-    padding = [int(k) for k in rng.integers(0, 4, rank)]
+    stride, dilation = ([int(s) for s in rng.integers(1, 4, rank)] for _ in range(2))
+    if rng.random() < 0.3:
+        kernel, stride = [1] * rank, [1] * rank
+    if transposed and rng.random() < 0.9:  # a dilated one is the portable kernel's
+        dilation = [1] * rank
+    padding = [int(k) for k in rng.integers(0, 4, rank)] if rng.random() < 0.7 else [0] * rank
     spans = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
     size = [max(int(rng.integers(1, 11)), span - 2 * pad) for span, pad in zip(spans, padding, strict=True)]
+    more = [int(rng.integers(0, s)) for s in stride] if transposed else [0] * rank
     result = [(s + 2 * p - span) // t + 1 for s, p, span, t in zip(size, padding, spans, stride, strict=True)]
+    if transposed:
+        padding = [min(p, k // 2) for p, k in zip(padding, kernel, strict=True)]
+        parts = zip(size, padding, spans, stride, more, strict=True)
+        result = [(s - 1) * t - 2 * p + span + o for s, p, span, t, o in parts]
     last = order(rng, 4) if rank == 2 else None
-    weight = floats(rng, (groups * each_out, each_in, *kernel))
+    channels = (groups * each_in, each_out) if transposed else (groups * each_out, each_in)
+    weight = Tensor(floats(rng, (*channels, *kernel)), order=order(rng, 4) if rank == 2 else None)
     bias = floats(rng, (groups * each_out,)) if rng.random() < 0.6 else None
     values = Tensor(floats(rng, (int(rng.integers(1, 3)), groups * each_in, *size)), order=last)
-    weights = Tensor(weight, order=order(rng, 4) if rank == 2 else None)
     made = out((values.values.shape[0], groups * each_out, *result), order=last)
-    more = (stride, padding, dilation, False, [0] * rank, groups)
-    return Call(operator, (values, weights, bias, *more, made))
+    given = (stride, padding, dilation, transposed, more, groups)
+    return Call(operator, (values, weight, bias, *given, made))
+
+
+@case("aten::avg_pool2d.out", "aten::max_pool2d_with_indices.out")
+def _pool(rng: Generator, operator: str) -> Call:
+    largest = "max" in operator
+    kernel = [int(k) for k in rng.integers(1, 5, 2)]
+    stride = [int(s) for s in rng.integers(1, 5, 2)]
+    padding = [int(rng.integers(0, k // 2 + 1)) for k in kernel]
+    dilation = [int(d) for d in rng.integers(1, 3, 2)] if largest else [1, 1]
+    ceil = bool(rng.random() < 0.5)
+    named, steps = list(kernel), list(stride)
+    if rng.random() < 0.3:
+        stride, steps = list(kernel), []
+    if rng.random() < 0.2:
+        kernel, padding, named = [kernel[0]] * 2, [padding[0]] * 2, [kernel[0]]
+        stride = kernel if not steps else stride
+    spans = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
+    size = [max(int(rng.integers(1, 12)), span - 2 * pad) for span, pad in zip(spans, padding, strict=True)]
+    result = []
+    for s, p, span, t in zip(size, padding, spans, stride, strict=True):
+        count = (s + 2 * p - span + (t - 1 if ceil else 0)) // t + 1
+        result.append(count - 1 if ceil and (count - 1) * t >= s + p else count)
+    front = [int(n) for n in rng.integers(1, 4, int(rng.integers(1, 3)))]
+    last = order(rng, 4) if largest and len(front) == 2 else None
+    values = Tensor(floats(rng, (*front, *size)), order=last)
+    made = out((*front, *result), order=last)
+    if largest:
+        index = out((*front, *result), "int64", last)
+        return Call(operator, (values, named, steps, padding, dilation, ceil, made, index))
+    divisor = int(rng.choice([1, 3, -2])) if rng.random() < 0.3 else None
+    return Call(operator, (values, named, steps, padding, ceil, bool(rng.random() < 0.5), divisor, made))
+
+
+@case("aten::slice_copy.Tensor_out")
+def _slice(rng: Generator, operator: str) -> Call:
+    values = anything(rng, shape(rng, 1))
+    dim = int(rng.integers(-values.ndim, values.ndim))
+    size = values.shape[dim]
+    start = None if rng.random() < 0.3 else int(rng.integers(-size - 2, size + 3))
+    end = None if rng.random() < 0.3 else int(rng.choice([*rng.integers(-size - 2, size + 3, 2), 2**63 - 1]))
+    step = int(rng.integers(1, 4))
+    sizes = list(values.shape)
+    sizes[dim] = len(range(*slice(start, end, step).indices(size)))
+    return Call(operator, (values, dim, start, end, step, out(sizes, str(values.dtype))))
+
+
+@case("aten::select_copy.int_out")
+def _select(rng: Generator, operator: str) -> Call:
+    values = anything(rng, shape(rng, 1))
+    dim = int(rng.integers(-values.ndim, values.ndim))
+    size = max(values.shape[dim], 1)
+    sizes = [s for d, s in enumerate(values.shape) if d != dim % values.ndim]
+    return Call(operator, (values, dim, int(rng.integers(-size, size)), out(sizes, str(values.dtype))))
+
+
+@case("aten::cat.out")
+def _cat(rng: Generator, operator: str) -> Call:
+    first = anything(rng, shape(rng, 1, most=200))
+    dim = int(rng.integers(-first.ndim, first.ndim))
+    parts = [first]
+    for _ in range(int(rng.integers(0, 4))):
+        sizes = list(first.shape)
+        sizes[dim] = int(rng.integers(0, 6))
+        dtype = str(first.dtype) if rng.random() < 0.9 else "float32"
+        given = floats(rng, sizes) if dtype == "float32" else rng.integers(0, 2, sizes).astype(dtype)
+        parts.append(given)
+    sizes = list(first.shape)
+    sizes[dim] = sum(p.shape[dim] for p in parts)
+    made = "float32" if any(p.dtype == np.float32 for p in parts) else str(first.dtype)
+    return Call(operator, (parts, dim, out(sizes, made)))
+
+
+M = "cortex_m::"
+
+
+def fraction(rng: Generator) -> int:
+    """A multiplier as quantizers make it, at times an odd one."""
+    return int(rng.integers(1, 2**31)) if rng.random() < 0.05 else int(rng.integers(2**30, 2**31))
+
+
+def pair(rng: Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Two int8 tensors and the result's; one of them may be a single pixel, the channels last."""
+    sizes = shape(rng, 0, 4, most=3000) if rng.random() < 0.3 else (int(rng.integers(256, 2000)),)
+    if rng.random() < 0.3:
+        channels = int(rng.integers(1, 9))
+        sizes = (1, channels, int(rng.integers(4, 20)), int(rng.integers(4, 20)))
+        one, last = (1, channels, 1, 1), (0, 2, 3, 1)
+        both = [
+            Tensor(integers(rng, s, "int8"), order=last)
+            for s in ((sizes, one), (one, sizes))[rng.integers(2)]
+        ]
+        return both[0], both[1], out(sizes, "int8", last)
+    at = order(rng, len(sizes))
+    both = [Tensor(integers(rng, sizes, "int8"), order=at) for _ in range(2)]
+    return both[0], both[1], out(sizes, "int8", at)
+
+
+def int8_zero(rng: Generator) -> int:
+    """A zero point."""
+    return int(rng.choice([-128, 0, 127, rng.integers(-128, 128)]))
+
+
+@case(M + "quantized_add.out", M + "quantized_mul.out")
+def _int8(rng: Generator, operator: str) -> Call:
+    a, b, made = pair(rng)
+    zero, multiplier = int8_zero(rng), fraction(rng)
+    if "mul" in operator:
+        shift = -int(rng.integers(0, 14))
+        return Call(operator, (a, int8_zero(rng), b, int8_zero(rng), zero, multiplier, shift, made))
+    shifts = [-int(rng.choice([0, 0, 1, 2, 5, 31])) for _ in range(2)]
+    low, high = bounds(rng, "int8") if rng.random() < 0.5 else (-128, 127)
+    first, second = ((int8_zero(rng), fraction(rng), shift) for shift in shifts)
+    shift = -int(rng.integers(16, 22)) if rng.random() < 0.95 else int(rng.integers(-31, 1))
+    return Call(operator, (a, *first, b, *second, zero, multiplier, shift, low, high, made))
+
+
+@case(M + "softmax.out")
+def _int8_softmax(rng: Generator, operator: str) -> Call:
+    sizes = shape(rng, 1, 4, most=2000)
+    sizes = tuple(max(s, 1) for s in sizes) if rng.random() < 0.5 else (2, int(rng.integers(1, 600)))
+    sizes = tuple(max(s, 1) for s in sizes)
+    values = integers(rng, sizes, "int8")
+    if rng.random() < 0.2:
+        values = np.full(sizes, rng.integers(-128, 128), "int8")
+    elif rng.random() < 0.3:
+        values = (values // 16).astype("int8")
+    dim = -1 if rng.random() < 0.5 else len(sizes) - 1
+    least = -int(rng.choice([0, 10, 127, 255, 1000, rng.integers(0, 300)]))
+    given = (dim, int8_zero(rng), -128, fraction(rng), int(rng.integers(15, 27)), least)
+    return Call(operator, (values, *given, out(sizes, "int8")))
+
+
+@case(M + "quantize_per_tensor.out", M + "dequantize_per_tensor.out")
+def _int8_border(rng: Generator, operator: str) -> Call:
+    dtype = str(rng.choice(["int8", "int16"]))
+    sizes = shape(rng)
+    at, step, (low, high) = order(rng, len(sizes)), scale(rng), bounds(rng, dtype)
+    offset = int(rng.integers(low, high + 1))
+    if "dequantize" in operator:
+        values, made = integers(rng, sizes, dtype), "float32"
+    else:
+        values, made = floats(rng, sizes), dtype
+        if rng.random() < 0.3:  # on the borders
+            values = ((rng.integers(-300, 300, sizes) + 0.5) * step).astype("float32")
+    given = (step, offset, low, high, TYPES[dtype])
+    return Call(operator, (Tensor(values, order=at), *given, out(sizes, made, at)))
+
+
+# What may be written where an input of the same sizes lies.
+IN_PLACE = re.compile(
+    r"aten::(add|sub|mul|div|minimum|maximum|relu|abs|neg|sqrt|exp|tanh|sigmoid|clamp|hardtanh|_softmax"
+    r"|_log_softmax|native_layer_norm)\.|cortex_m::(quantized_add|quantized_mul|softmax)"
+)
+OTHERS = ("float16", "bfloat16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool", "float32")
+
+# Numbers of these may be of any type; elsewhere they are sizes and the like.
+SCALARS = tuple(f"aten::{name}.Scalar_out" for name in ("add", "sub", "mul", "div")) + (
+    "aten::add.out", "aten::sub.out", "aten::clamp.out", "aten::hardtanh.out")  # fmt: skip
+
+
+def as_tensor(argument: object) -> Tensor:
+    """An argument that is a tensor, of the plain order if it is an array."""
+    return argument if isinstance(argument, Tensor) else Tensor(np.asarray(argument))
+
+
+def in_place(rng: Generator, call: Call) -> Call:
+    """The call with its result where one of its inputs lies; the same call where none can.
+
+    Not a broadcast with the channels last: the portable kernels write it in another order than they read it.
+    """
+    made = next(a for a in call.arguments if isinstance(a, Tensor) and a.written)
+
+    def fits(argument: object) -> bool:
+        given = as_tensor(argument)
+        same = given.values.shape == made.values.shape and given.values.dtype == made.values.dtype
+        return same and not given.written and given.order == made.order
+
+    tensors = [i for i, a in enumerate(call.arguments) if isinstance(a, Tensor | np.ndarray) and fits(a)]
+    all_tensors = sum(isinstance(a, Tensor | np.ndarray) for a in call.arguments) - 1
+    scattered = made.order is not None and len(tensors) < all_tensors
+    if not tensors or scattered or not IN_PLACE.match(call.operator):
+        return call
+    shared = replace(made, beside=int(rng.choice(tensors)))
+    return replace(call, arguments=tuple(shared if a is made else a for a in call.arguments))
+
+
+def of_other_types(rng: Generator, call: Call) -> Call:
+    """The call with tensors of any types there are, mixed or all the same, and in any order of dimensions."""
+    types = [
+        t for t in OTHERS if t != "bool" or "convolution" not in call.operator
+    ]  # a bias of bools crashes
+    common = str(rng.choice(types)) if rng.random() < 0.6 else None
+    orders = rng.random() < 0.3
+
+    def turned(tensor: Tensor) -> Tensor:
+        dtype, order = common or str(rng.choice(types)), tensor.order
+        if orders and rng.random() < 0.5:
+            order = tuple(int(d) for d in rng.permutation(tensor.values.ndim))
+        held = "uint16" if dtype == "bfloat16" else dtype
+        if held == str(tensor.values.dtype):
+            values = tensor.values
+        elif dtype == "bfloat16":
+            values = (np.nan_to_num(tensor.values).astype("float32").view("uint32") >> 16).astype("uint16")
+        elif held.startswith("float"):
+            with np.errstate(over="ignore"):
+                values = tensor.values.astype(held)
+        else:
+            whole = np.clip(np.nan_to_num(tensor.values.astype("float64")), -100, 100).astype("int64")
+            values = whole.astype(held) if held != "bool" else whole % 2 == 1
+        return replace(tensor, values=np.asarray(values), order=order, dtype=dtype)
+
+    def each(argument: object) -> object:
+        if isinstance(argument, list) and argument and isinstance(argument[0], np.ndarray):
+            return [turned(Tensor(a)) for a in argument]
+        if isinstance(argument, np.ndarray | Tensor):
+            return turned(as_tensor(argument))
+        if isinstance(argument, float | int) and not isinstance(argument, bool) and rng.random() < 0.1:
+            return bool(argument) if call.operator in SCALARS else argument
+        return argument
+
+    if "quantize_per" in call.operator:  # the values or the result, and with them the type that is named
+        at = -1 if "::quantize" in call.operator else 0
+        changed = turned(call.arguments[at] if at else as_tensor(call.arguments[0]))
+        named = 6 if "per_channel" in call.operator else 5
+        code = TYPES[changed.dtype or "float32"]
+        made = [code if i == named else a for i, a in enumerate(call.arguments)]
+        made[at] = changed
+        return replace(call, arguments=tuple(made))
+    return replace(call, arguments=tuple(each(a) for a in call.arguments))

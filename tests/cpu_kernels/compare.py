@@ -31,7 +31,14 @@ from openneutron.firmware.toolchain import (
     digest_of,
     run_tool,
 )
-from openneutron.firmware.whole import CORE_FILES, DEFINES, SIZE, WARNINGS, cpu_kernel_units
+from openneutron.firmware.whole import (
+    CMSIS_NN_SPEED,
+    CORE_FILES,
+    DEFINES,
+    SIZE,
+    WARNINGS,
+    cpu_kernel_units,
+)
 
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize=alignment", "-fno-sanitize-recover=undefined")
 TYPES = {
@@ -44,6 +51,7 @@ TYPES = {
     "float32": 6,
     "float64": 7,
     "bool": 11,
+    "bfloat16": 15,
 }
 
 
@@ -60,11 +68,17 @@ HOST = Host()
 
 @dataclass(frozen=True)
 class Tensor:
-    """An argument: values, or only a shape and type for what is written; `order`: of dimensions in memory."""
+    """An argument: values, or only a shape and type for what is written.
+
+    `order`: of dimensions in memory; `dtype`: where numpy has none; `beside`: the argument whose memory it is
+    written to.
+    """
 
     values: np.ndarray
     written: bool = False
     order: tuple[int, ...] | None = None
+    dtype: str | None = None
+    beside: int | None = None
 
 
 def out(shape: Sequence[int], dtype: str = "float32", order: tuple[int, ...] | None = None) -> Tensor:
@@ -115,7 +129,9 @@ def _encode(argument: object, data: bytearray) -> None:
     elif isinstance(argument, list):
         data += struct.pack(f"<cB{len(argument)}q", b"l", len(argument), *argument)
     else:
-        data += b"o" if isinstance(argument, Tensor) and argument.written else b"t"
+        shares = isinstance(argument, Tensor) and argument.beside is not None
+        kind = b"t" if not isinstance(argument, Tensor) or not argument.written else b"o"
+        data += struct.pack("<cB", b"O", argument.beside) if shares else kind
         _encode_tensor(argument, data)
 
 
@@ -123,7 +139,7 @@ def _encode_tensor(given: object, data: bytearray) -> None:
     tensor = given if isinstance(given, Tensor) else Tensor(np.asarray(given))
     values = tensor.values
     order = tensor.order or tuple(range(values.ndim))
-    data += struct.pack("<BB", TYPES[str(values.dtype)], values.ndim)
+    data += struct.pack("<BB", TYPES[tensor.dtype or str(values.dtype)], values.ndim)
     data += struct.pack(f"<{values.ndim}i", *values.shape) + bytes(order)
     data += bytes(-len(data) % 8)
     if not tensor.written:
@@ -147,7 +163,10 @@ def build(sources: Sources, core: Processor = HOST) -> Path:
         files.append(sources.executorch / "runtime/platform/default/minimal.cpp")
     counted = (*flags, f"-DMAX_KERNEL_NUM={portable.count}")
     units = [Unit("core", f.stem, f, counted, includes, digest) for f in files]
-    units += [Unit(g, f.stem, f, flags, includes, digest) for g, f in portable.files]
+    cmsis_nn = (sources.cmsis_nn / "Include",) if sources.cmsis_nn else ()
+    units += [Unit(g, f.stem, f, flags, (*includes, *cmsis_nn), digest) for g, f in portable.files]
+    units += [Unit("cmsisnn", f.stem, f, ("-w", CMSIS_NN_SPEED, "-std=c11"), cmsis_nn, digest)
+              for f in portable.cmsis_nn]  # fmt: skip
     units += cpu_kernel_units(ours.ours, includes, digest, ("-DCPU_KERNELS_COUNT", *check))
     for kernels, name in ((portable, "register_kernels"), (ours, "register_ours")):
         for library, folder in kernels.registrations:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from openneutron.commands import COMMANDS
-from openneutron.commands.explain import markdown as troubleshooting
-from openneutron.commands.ops import markdown as operators
+from openneutron.commands.reference.explain import markdown as troubleshooting
+from openneutron.commands.reference.ops import markdown as operators
 from openneutron.onnx.listing import markdown as onnx_operators
 
 ROOT = Path(__file__).resolve().parents[2]

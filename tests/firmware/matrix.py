@@ -25,7 +25,7 @@ from openneutron.models.zoo import find_model
 from tests.firmware.whole import ON_CPU, build_measured, compile_network, run_and_compare, samples
 from tests.recipes.networks import NETWORKS, Network
 
-RECIPES = ("neutron", "cortex-m", "imxrt700")
+RECIPES = ("neutron", "cortex-m", "npu+cpu")
 
 
 class Erf(nn.Module):

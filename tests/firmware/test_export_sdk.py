@@ -103,6 +103,8 @@ def test_mcux_of_nxps_converter(sources, sdk, tmp_path, monkeypatch, capsys):
     objects = build(tmp_path / "out", tmp_path / "b", SdkRootDirPath=sdk, CMAKE_CXX_FLAGS=extra)
     info = inspect_program(made.pte)
     assert registered(objects) == set(info.methods["forward"].operators)
+    built = {o.name.split(".")[0] for o in objects}
+    assert {"adapt_quantize", "quantize"} <= built  # our CPU kernels sit beside NXP's delegate too
     (program,) = [o for o in objects if o.name.startswith("main.cpp")]
     assert made.pte in program.read_bytes()
     symbols = subprocess.run(["arm-none-eabi-nm", program], capture_output=True, text=True).stdout

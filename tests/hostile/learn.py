@@ -35,7 +35,7 @@ def use_tflite(data: bytes) -> None:
     """Read a LiteRT model and compile it for the NPU; what the compiler makes, the driver accepts."""
     from openneutron.converter.open import OpenConverter
     from openneutron.options import CompileOptions
-    from openneutron.target import find_target
+    from openneutron.targets.table import find_target
 
     OpenConverter().convert(data, CompileOptions(), find_target("imxrt700"))
 

@@ -13,10 +13,10 @@ import pytest
 
 from openneutron import sweep
 from openneutron.cli import main
-from openneutron.commands.arguments import TRUSTED_ONLY
-from openneutron.commands.compile import add_compile_options
-from openneutron.commands.source import load_function, load_source
+from openneutron.commands.compiling.compile import add_compile_options
+from openneutron.commands.compiling.file_options import TRUSTED_ONLY
 from openneutron.diagnostics import OpenNeutronError
+from openneutron.inputs.source import load_function, load_source
 
 TRACE = Path("ran")  # what code would make
 EVIL = "open('ran', 'w').close()\n\ndef net(cmd=''):\n    return None\n\ndef score(run):\n    return 0.0\n"

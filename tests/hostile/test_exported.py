@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from openneutron.commands.source import load_source
 from openneutron.diagnostics import OpenNeutronError
+from openneutron.inputs.source import load_source
 
 TRACE = Path("ran")  # what code from a file would make, in the test's own folder
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from openneutron.cli import main
-from openneutron.commands.samples import load_samples
 from openneutron.diagnostics import OpenNeutronError
+from openneutron.inputs.samples import load_samples
 from openneutron.models.folders import load_folder
 from openneutron.models.pictures import DEFAULT
 
@@ -178,7 +178,7 @@ def test_a_sidecar_of_wrong_types(program, capfd, monkeypatch, tmp_path, change)
 
 def test_a_full_disk_elsewhere(monkeypatch, capfd):
     """A library's temporary file: the message says where there is no room."""
-    from openneutron.commands import ops
+    from openneutron.commands.reference import ops
 
     def full(args):
         raise OSError(28, "No space left on device")
@@ -188,3 +188,61 @@ def test_a_full_disk_elsewhere(monkeypatch, capfd):
     assert main(["ops"]) == 1
     err = capfd.readouterr().err
     assert "ON609" in err and "/tmp/full" in err and "please report" not in err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"[[model]]\nmodel = 'x'\nmax_cycles = {'9' * 5000}\n", "a value that Python cannot read"),
+        (".".join("a" * 50_000) + " = 1\n", "a key of more than 32 parts"),
+        ("[" + " . ".join(["a", '"b"', "'c'"] * 15_000) + "]\n", "a key of more than 32 parts"),
+        ("# " + "x" * (1 << 20), "at most 1,048,576 are read"),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "sweep"])
+def test_tables_that_take_all_memory(tmp_path, capfd, command, text, said):
+    """Python's reader of TOML takes 40 GB for one key of 200 kB."""
+    (tmp_path / "file.toml").write_text(text)
+    assert main([command, str(tmp_path / "file.toml")]) == 2
+    assert said in capfd.readouterr().err
+
+
+def test_folders_that_change_while_they_are_listed(tmp_path, monkeypatch):
+    """Another process removes a folder between its name and its content."""
+    for name in ("gone", "stays"):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "a.npy", np.zeros((1, 3, 8, 8), np.float32))
+    scandir = os.scandir
+
+    def vanishing(path="."):
+        if str(path).endswith("gone"):
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    assert len(load_samples(tmp_path, EXAMPLE, 8)) == 1
+    with pytest.raises(OpenNeutronError, match=r"ON605.*(there is no data set|cannot be listed)"):
+        load_folder(tmp_path, (3, 8, 8), 8, DEFAULT)
+
+
+@pytest.mark.parametrize("where", ["notes.txt", "notes.txt/inside", "loop", "a" * 300])
+def test_intermediates_that_have_no_folder(tmp_path, monkeypatch, where):
+    from openneutron import CompileOptions, compile_model
+
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").write_text("Dear diary,")
+    os.symlink("loop", "loop")
+    inputs = (torch.ones(1, 2, 4, 4),)
+    options = CompileOptions(intermediates_dir=where)
+    with pytest.raises(OpenNeutronError, match=r"ON601.*cannot be made"):
+        compile_model(torch.nn.Conv2d(2, 2, 1).eval(), inputs, calibration=[inputs], options=options)
+
+
+@pytest.mark.parametrize("aim", ["[1, 2]", "{ a = 1 }", "1", "true", "'most'", "nan"])
+def test_an_objective_that_is_no_word(tmp_path, capfd, aim):
+    (tmp_path / "s.toml").write_text(
+        f'model = "cifarnet"\n[options]\nper_channel = [true, false]\n[objectives]\ncycles = {aim}\n'
+    )
+    assert main(["sweep", str(tmp_path / "s.toml")]) == 2
+    err = capfd.readouterr().err
+    assert "objectives.cycles" in err and "must be max or min" in err

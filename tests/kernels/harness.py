@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from openneutron.compiler.emit.constants import ConstPool
-from openneutron.compiler.emit.select import select
 from openneutron.compiler.microcode.format import Program, Ref, Region, descriptor, encode
+from openneutron.compiler.select.constants import ConstPool
+from openneutron.compiler.select.select import select
 from openneutron.litert.ir import Builtin, Graph, Op, Quant, Tensor, constant
 from openneutron.litert.reference import Reference
 from tests.emulated import models

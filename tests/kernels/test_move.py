@@ -157,6 +157,17 @@ def lookup(make: Maker) -> Op:
     return Op(Builtin.GATHER, [source, index], [out], {"axis": axis, "batchDims": 0})
 
 
+def update(make: Maker) -> Op:
+    """An update along one axis at most, whose start is an input: one that is in range there."""
+    target = _any(make, _shape(make, 1, 4))
+    axis = make.size(0, target.rank - 1)
+    length = make.size(1, target.shape[axis])
+    part = _like(make, target, [length if a == axis else d for a, d in enumerate(target.shape)])
+    start = make.indices([target.rank], target.shape[axis] - length + 1)
+    out = _like(make, target, target.shape)
+    return Op(Builtin.DYNAMIC_UPDATE_SLICE, [target, part, start], [out], {})
+
+
 def resize(make: Maker) -> Op:
     kind = make.pick(Builtin.RESIZE_NEAREST_NEIGHBOR, Builtin.RESIZE_BILINEAR)
     source = make.tensor((make.size(1, 2), make.size(1, 8), make.size(1, 8), make.size(1, 5)))
@@ -180,6 +191,7 @@ CASES = (
     (batch_to_space, 200),
     (gather, 200),
     (lookup, 200),
+    (update, 200),
     (resize, 700),
 )
 

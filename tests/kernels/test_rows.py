@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from openneutron.compiler.emit.constants import ConstPool
-from openneutron.compiler.emit.select import select
-from openneutron.compiler.emit.select_accumulate import accumulate
-from openneutron.compiler.emit.selection import Context
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.format import Program, Ref, Region, descriptor, encode
+from openneutron.compiler.select.accumulate import accumulate
+from openneutron.compiler.select.constants import ConstPool
+from openneutron.compiler.select.context import Context
+from openneutron.compiler.select.select import select
 from openneutron.litert.ir import Builtin, Graph, Op
 from openneutron.litert.reference import run_reference
 from tests.emulated import models

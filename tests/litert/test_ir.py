@@ -41,7 +41,7 @@ def test_a_legal_graph_verifies_to_itself() -> None:
     assert graph.verify() is graph
     assert graph.producers() == {Y: graph.ops[0], Z: graph.ops[1]}
     assert graph.consumers() == {X: [graph.ops[0]], Y: [graph.ops[1]]}
-    assert "y = RELU(x)" in str(graph)
+    assert "y: int8[2,3] 0.05@-3 = RELU(x)" in str(graph)
 
 
 @pytest.mark.parametrize(

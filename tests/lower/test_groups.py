@@ -11,8 +11,8 @@ from openneutron.compiler.compile import compile_graph
 from openneutron.compiler.microcode.format import Prefetch
 from openneutron.litert.ir import Builtin
 from openneutron.litert.reference import run_reference
-from openneutron.litert.rewriter import rewrite
-from openneutron.lower.groups import split_groups
+from openneutron.litert.rules import run
+from openneutron.lower.groups import SPLIT_GROUPS
 from openneutron.options import CompileOptions
 from openneutron.pipeline import compile_model
 from openneutron.run.native import NativeModel
@@ -58,7 +58,7 @@ def test_every_group_has_a_scale_of_its_own(program):
 
 def test_one_by_one_they_give_the_same(program):
     (graph,) = program.graphs
-    apart = rewrite(graph, split_groups)
+    apart = run(graph, [SPLIT_GROUPS])
     assert [op.kind for op in apart.ops].count(Builtin.CONV_2D) == 8
     values = [np.random.default_rng(0).integers(-128, 128, t.shape).astype(np.int8) for t in graph.inputs]
     (whole,), (split,) = run_reference(graph, values), run_reference(apart, values)

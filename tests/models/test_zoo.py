@@ -24,6 +24,9 @@ OUTPUT_SHAPES = {
     "tcn": (1, 10),
     "gru": (1, 10),
     "tiny_vit": (1, 10),
+    "keywords": (1, 12),
+    "keywords_stream": (1, 12),
+    "tiny_lm": (1, 1, 256),
 }
 
 # The first three are published for the RT700, so that our figures are about the same networks.
@@ -39,6 +42,10 @@ MACS = {
     "gru": 16 * 3 * 32 * (16 + 32) + 32 * 10,
     # Patches, four projections, two products of attention, MLP, head.
     "tiny_vit": 16 * 64 * 192 + 4 * 16 * 64 * 64 + 2 * 16 * 16 * 64 + 2 * 16 * 64 * 128 + 640,
+    "keywords": 64 * (48 * 40 * 3 + 4 * 48 * (5 + 48)) + 48 * 12,
+    "keywords_stream": 48 * 40 * 3 + 4 * 48 * (5 + 48) + 48 * 12,
+    # Three blocks: projections, attention over the whole cache, the MLP; then the head.
+    "tiny_lm": 3 * (160 * 32 * (4 + 2 + 2 + 4) + 2 * 4 * 32 * 256 + 3 * 160 * 480) + 160 * 256,
     "tcn": 64 * 32 * (16 * 3 + 16 + 7 * 32 * 3) + 320,
 }
 

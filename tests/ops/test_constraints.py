@@ -57,6 +57,17 @@ def _average(size: int, out: int, **args: object) -> Call:
 
 
 # NeutronQuantizer never makes these, or they would need too large a tensor: the call is written down.
+def _put(count: int, **more: object) -> Call:
+    rows = _activation(count, dtype="int64")
+    return _matmul(
+        "aten.index_put.default",
+        self=_activation(4, 2),
+        indices=(rows,),
+        values=_activation(count, 2),
+        **more,
+    )
+
+
 _BY_HAND: dict[str, list[Call]] = {
     "Weights must be symmetric (zero point 0)": [
         _conv(_constant(8, 8, 1, 1, zero_point=3)),
@@ -127,13 +138,30 @@ _BY_HAND: dict[str, list[Call]] = {
             _activation(1, 1, 1, 1),
         ),
     ],
-    "Stride must be less than 4096": [
+    "Stride must be at most 4096": [
         Call(
             "n",
             "aten.max_pool2d.default",
-            {"self": _activation(1, 1, 1, 9), "kernel_size": [1, 1], "stride": [1, 4096]},
+            {"self": _activation(1, 1, 1, 9), "kernel_size": [1, 1], "stride": [1, 4097]},
             _activation(1, 1, 1, 1),
         ),
+    ],
+    "Inputs and output must share quantization parameters": [
+        Call(
+            "n",
+            name,
+            {"self": _activation(2, 4), "other": _activation(2, 4, scale=0.2)},
+            _activation(2, 4),
+        )
+        for name in ("aten.maximum.default", "aten.minimum.default")
+    ]
+    + [
+        Call("n", name, {"self": _activation(2, 4), "dim": [1]}, _activation(2, scale=0.2))
+        for name in ("aten.mean.dim", "aten.sum.dim_IntList")
+    ],
+    "One operand must have as many elements as the result": [
+        Call("n", f"aten.{name}", {"self": _activation(2, 1), "other": _activation(1, 4)}, _activation(2, 4))
+        for name in ("add.Tensor", "sub.Tensor", "mul.Tensor", "maximum.default", "minimum.default")
     ],
     "The slice must not be empty": [
         Call(
@@ -170,12 +198,12 @@ _BY_HAND: dict[str, list[Call]] = {
     "The base must not be negative": [
         _matmul("aten.pow.Tensor_Tensor", self=_activation(2, 2), exponent=_activation(2, 2))
     ],
-    "Indices must be constant": [
-        _matmul("aten.index.Tensor", self=_activation(4, 2), indices=(_activation(3),)),
+    "One dimension must be indexed, by a list of numbers if it is constant": [
+        _matmul(op, self=_activation(4, 2), indices=(_constant(3), _constant(3)), values=_activation(3))
+        for op in ("aten.index.Tensor", "aten.index_put.default")
     ],
-    "One dimension must be indexed, by a list of numbers": [
-        _matmul("aten.index.Tensor", self=_activation(4, 2), indices=(_constant(3), _constant(3))),
-    ],
+    "Values must be put, not added": [_put(3, accumulate=True)],
+    "At most 64 rows can be put": [_put(65)],
     "The type must not change": [
         Call(
             "n",

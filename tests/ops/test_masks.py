@@ -18,6 +18,7 @@ INF = float("inf")
 X = torch.linspace(-3, 3, 256).reshape(1, 4, 8, 8).roll(5, 3)
 MASK = torch.arange(256).reshape(1, 4, 8, 8) % 3 > 0
 ROWS = torch.arange(8).reshape(1, 1, 8, 1) % 2 > 0
+KERNEL = torch.linspace(-1, 1, 16).reshape(4, 4, 1, 1)
 
 CASES = {
     "where": (lambda x, m: torch.where(m, x, x * 0.5 + 1), (X, MASK)),
@@ -27,6 +28,14 @@ CASES = {
     "masked fill before softmax": (lambda x, m: torch.softmax((x * 2).masked_fill(m, -INF), 1), (X, MASK)),
     "a product with a mask": (lambda x, m: torch.relu(x) * m, (X, MASK)),
     "two masks": (lambda x, m, n: torch.where(torch.logical_or(m, n), x, -x), (X, MASK, ROWS)),
+    "where, between convolutions": (
+        lambda x, m: torch.where(m, F.conv2d(x, KERNEL), F.conv2d(x + 1, KERNEL)),
+        (X, MASK),
+    ),
+    "a mask of one channel between convolutions": (
+        lambda x, m: torch.where(m, F.conv2d(x, KERNEL), F.conv2d(x + 1, KERNEL)),
+        (X, MASK[:, :1]),
+    ),
     "attention": (
         lambda x, m: F.scaled_dot_product_attention(x, x, x, attn_mask=m),
         (X, torch.ones(1, 1, 8, 8).tril().bool()),
@@ -65,3 +74,21 @@ def test_a_mask_that_the_cpu_makes_of_lengths():
     (got,) = load_program(program.pte).run((inputs[0], torch.tensor([8, 1])))
     wanted = function(inputs[0], torch.tensor([8, 1])).numpy()
     np.testing.assert_allclose(got, wanted, atol=4 / 255)
+
+
+@pytest.mark.parametrize("fill", ["where", "masked fill", "attention"])
+def test_a_mask_that_the_cpu_makes_of_integers(fill):
+    """Padding is told by an identifier: the comparison is the CPU's, what is chosen by it the NPU's."""
+
+    def function(x, ids):
+        if fill == "where":
+            return torch.where(ids[:, None] > 0, x * 2, 0.0)
+        if fill == "masked fill":
+            return (x * 2).masked_fill(ids[:, None] == 0, -1.0)
+        return torch.softmax((x @ x.transpose(1, 2)).masked_fill((ids == 0)[:, None], -INF), -1)
+
+    inputs = (X.reshape(1, 32, 8)[:, :8] if fill == "attention" else X[:, :, 0], torch.arange(8)[None] % 3)
+    program = compile_model(Wrapped(function), inputs, calibration=[inputs])
+    of_masks = ("gt.Scalar", "eq.Scalar", "unsqueeze_copy.default", "_clone_dim_order.default")
+    assert not [r for r in program.rejected if not r.op.endswith(of_masks)]
+    assert program.summary()["npu_nodes"] > 0

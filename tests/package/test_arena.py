@@ -12,12 +12,12 @@ from executorch.exir import to_edge_transform_and_lower
 from openneutron import NeutronPartitioner, compile_model, generate_neutron_compile_spec, quantize_model
 from openneutron.compiler.compile import compile_graph
 from openneutron.compiler.microcode import format as mc
-from openneutron.driver import prepare_problem
+from openneutron.compiler.microcode.driver import prepare_problem
 from openneutron.litert.file import write
 from openneutron.options import CompileOptions
 from openneutron.pipeline import compile_litert
 from openneutron.run.program import load_program
-from openneutron.target import find_target
+from openneutron.targets.table import find_target
 from tests.compiler.test_cascade import picture, tower
 
 SMALL = CompileOptions(optimise="size")

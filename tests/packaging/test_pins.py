@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from openneutron.compat import tomllib
+from openneutron.environment.versions import tomllib
 
 ROOT = Path(__file__).parents[2]
 PINS = sorted((ROOT / "constraints").glob("python3.*.txt"))

@@ -11,7 +11,7 @@ import pytest
 
 from openneutron.cli import build_parser
 from openneutron.commands import COMMANDS
-from openneutron.commands.completion import vocabulary
+from openneutron.commands.reference.completion import vocabulary
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from openneutron import compat
-from openneutron.compat import tomllib
 from openneutron.diagnostics import OpenNeutronError
+from openneutron.environment import versions as compat
+from openneutron.environment.versions import tomllib
 from openneutron.run import delegate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,4 +72,4 @@ def test_nothing_needs_a_newer_python_than_the_oldest():
         r"^\s*(import tomllib|from typing import .*\b(Self|override)\b|from enum import .*StrEnum)", re.M
     )
     found = [f for f in files.stdout.split() if only_newer.search((ROOT / f).read_text())]
-    assert found == ["src/openneutron/compat.py"] or not files.stdout, sys.version
+    assert found == ["src/openneutron/environment/versions.py"] or not files.stdout, sys.version

@@ -43,7 +43,7 @@ def test_the_wheel_works_without_a_compiler(tmp_path):
     repair = ["repair", "--plat", "manylinux_2_28_x86_64", "--only-plat", "--exclude", "libexecutorch*"]
     call(BIN / "auditwheel", *repair, "-w", tmp_path / "dist", plain, cwd=tmp_path, PATH=path)
     (wheel,) = (tmp_path / "dist").glob("openneutron-*-py3-none-manylinux_2_28_x86_64.whl")
-    assert wheel.stat().st_size < 3_000_000
+    assert wheel.stat().st_size < 5_000_000  # 1.8 million are the language model's weights
 
     # The packages of this environment, but not its editable openneutron: what a .pth file names is
     # searched for modules, not for .pth files.

@@ -349,3 +349,26 @@ def test_an_exclusion_that_finds_nothing_is_said(caplog):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
     compile_model(model, inputs, calibration=[inputs], options=options)
     assert "no operator of the program is aten::batch_norm" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("layers", "excluded"),
+    [
+        ([nn.Flatten(), nn.Linear(192, 4)], "aten::addmm"),
+        ([nn.Flatten(), nn.Linear(192, 4, bias=False)], "aten::mm"),
+        ([nn.ZeroPad2d(1), nn.MaxPool2d(2)], "aten::constant_pad_nd"),
+        ([nn.AdaptiveAvgPool2d(2)], "aten::_adaptive_avg_pool2d"),
+        ([nn.AdaptiveAvgPool2d(1)], "aten::mean"),
+        ([nn.LayerNorm(8)], "aten::native_layer_norm"),
+        ([nn.MaxPool2d(2)], "aten::max_pool2d_with_indices"),
+        ([nn.Softmax(1)], "aten::_softmax"),
+    ],
+)
+def test_an_exclusion_by_the_name_in_edge_holds(layers, excluded, caplog):
+    """Lists that were made for ExecuTorch's NXP backend have the names of Edge programs."""
+    inputs = (torch.randn(1, 3, 8, 8),)
+    options = CompileOptions(operators_not_to_delegate=(excluded,))
+    model = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Sigmoid(), *layers).eval()
+    program = compile_model(model, inputs, calibration=[inputs], options=options)
+    assert any(excluded in r.reject.reason for r in program.rejected)
+    assert "no operator of the program" not in caplog.text

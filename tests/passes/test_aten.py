@@ -11,7 +11,7 @@ from openneutron import ops
 from openneutron.fx import op_name
 from openneutron.passes import ATEN_PASSES, PTQ, QAT, Pass, run_passes
 from openneutron.passes.base import check_order
-from openneutron.passes.decompose import DECOMPOSITIONS
+from openneutron.passes.decompositions.decompose import DECOMPOSITIONS
 
 aten = torch.ops.aten
 

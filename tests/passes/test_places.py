@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from openneutron import compile_model
-from openneutron.passes.places import numbered
+from openneutron.passes.canonical.places import numbered
 
 INDEX = torch.randint(0, 5, (1, 4, 8, 3), generator=torch.Generator().manual_seed(0))
 CHOICES = {

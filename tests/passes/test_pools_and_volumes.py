@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from openneutron.passes.sorting import top_values
+from openneutron.passes.decompositions.sorting import top_values
 from openneutron.pipeline import compile_model
 from openneutron.run.program import load_program
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from openneutron import compile_model
-from openneutron.passes.writes import _out_of_place
+from openneutron.passes.canonical.writes import _out_of_place
 
 aten = torch.ops.aten
 IN_PLACE = [

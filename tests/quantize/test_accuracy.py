@@ -14,20 +14,20 @@ from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 from openneutron import quantize_model
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
-from openneutron.quantize.absorb import absorb
-from openneutron.quantize.bias import correct_bias
-from openneutron.quantize.equalize import equalize
-from openneutron.quantize.measure import float_run, quality, quantized_run
-from openneutron.quantize.observer import CHOICES, RangeObserver
+from openneutron.quantize.accuracy_methods.bias import correct_bias
+from openneutron.quantize.accuracy_methods.round import round_weights
+from openneutron.quantize.annotation.observer import CHOICES, RangeObserver
+from openneutron.quantize.channel_scaling.absorb import absorb
+from openneutron.quantize.channel_scaling.choose import observe, reached
+from openneutron.quantize.channel_scaling.cross_layer import equalize
 from openneutron.quantize.plan import LEVELS, METHODS, find_plan
-from openneutron.quantize.prepared import layers_of, value_of
+from openneutron.quantize.prepared_model.model import layers_of, value_of
+from openneutron.quantize.prepared_model.quality import float_run, quality, quantized_run
+from openneutron.quantize.prepared_model.walk import Walk
 from openneutron.quantize.quantizer import NeutronQuantizer
 from openneutron.quantize.refine import calibrate
-from openneutron.quantize.rounding import round_weights
 from openneutron.quantize.samples import KEPT, Kept
-from openneutron.quantize.scaling import observe, reached
 from openneutron.quantize.train_start import equalize_to_train
-from openneutron.quantize.walk import Walk
 
 CHANNELS = 8
 

@@ -18,9 +18,9 @@ from torchao.quantization.pt2e.quantizer import (
 )
 
 from openneutron.fx import op_name
-from openneutron.quantize.observer import RangeObserver
+from openneutron.quantize.annotation.number_formats import FLOOR
+from openneutron.quantize.annotation.observer import RangeObserver
 from openneutron.quantize.quantizer import NeutronQuantizer
-from openneutron.quantize.schemes import FLOOR
 
 IMAGE = (1, 4, 6, 6)
 

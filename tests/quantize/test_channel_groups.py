@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from openneutron.options import CompileOptions
 from openneutron.package.program import NPU_KINDS
 from openneutron.pipeline import compile_model
-from openneutron.quantize.channel_groups import group_channels
-from openneutron.quantize.copies import copied
-from openneutron.quantize.effect import GroupedFunction, functions_of, tell_functions
+from openneutron.quantize.channel_scaling.channel_groups import group_channels, seen_in_places
+from openneutron.quantize.channel_scaling.choose import observe
 from openneutron.quantize.export import export_model
 from openneutron.quantize.loop import prepare
-from openneutron.quantize.measure import float_run, quality, quantized_run
-from openneutron.quantize.scaling import observe
+from openneutron.quantize.prepared_model.copies import copied
+from openneutron.quantize.prepared_model.effect import GroupedFunction, functions_of, tell_functions
+from openneutron.quantize.prepared_model.quality import float_run, quality, quantized_run
 from openneutron.recipes.parts import make_quantizer
 
 
@@ -73,7 +73,7 @@ def test_the_float_function_stays_and_rounding_costs_less(name):
     plain = prepared(Block(FUNCTIONS[name]))
     given, held = samples(12)[:8], samples(12)[8:]
     grouped = copied(plain)
-    assert group_channels(grouped, given, 0.5) >= 1
+    assert group_channels(grouped, seen_in_places(grouped, given), 0.5) >= 1
     exact = float_run(plain, held)
     assert quality(exact, float_run(grouped, held)).sqnr_db > 100
     for model in (plain, grouped):
@@ -108,14 +108,14 @@ class Read(nn.Module):
 def test_whatever_else_reads_channels_they_mean_the_same(how):
     plain = prepared(Read(how))
     grouped = copied(plain)
-    group_channels(grouped, samples(8), 0.75)
+    group_channels(grouped, seen_in_places(grouped, samples(8)), 0.75)
     assert quality(float_run(plain, samples(3)), float_run(grouped, samples(3))).sqnr_db > 100
 
 
 def test_another_converter_gets_no_groups():
     plain = prepared(Block(nn.Hardswish()), "eiq")
     before = len(plain.graph.nodes)
-    group_channels(plain, samples(4), 0.5)
+    group_channels(plain, seen_in_places(plain, samples(4)), 0.5)
     assert len(plain.graph.nodes) == before
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from openneutron.pipeline import quantize_model
-from openneutron.quantize.lost import _ranges
+from openneutron.quantize.prepared_model.part_errors import _ranges
 from openneutron.quantize.refine import Refined
 from openneutron.report.summary import accuracy_warning
 
@@ -42,7 +42,7 @@ class Head(nn.Module):
 def test_channels_that_one_scale_cannot_hold_are_lost():
     found = refined(Head(3000.0))
     small = [part for part in found.parts if part.channels == (4, 5)]
-    assert found.quality.output_db > 30  # the whole looks well
+    assert found.quality.output_db > 20  # the whole looks well, by a cautious figure of three samples
     assert len(found.parts) == 2 and small and small[0].is_lost and small[0].constant
     assert small[0].layer == small[0].part  # the head itself: what it reads is good
     text = accuracy_warning(found.as_dict())

@@ -62,3 +62,20 @@ def test_training_with_such_a_name():
     inputs = (torch.randn(2, 1, 8, 8),)
     prepared = prepare_qat(Net('a"b'), inputs)
     prepared(*inputs)[0].sum().backward()
+
+
+@pytest.mark.parametrize(
+    "name", ["graph", "meta", "range_constraints", "validate_inputs", "_frozen_param_count"]
+)
+def test_a_buffer_named_as_what_torch_sets_on_its_modules(name):
+    class Added(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+            self.register_buffer(name, torch.full((3,), 0.25))
+
+        def forward(self, x):
+            return self.layer(x) + self._buffers[name]
+
+    inputs = (torch.rand(1, 3),)
+    assert compile_model(Added().eval(), inputs, calibration=[inputs]).summary()["partitions"] == 1

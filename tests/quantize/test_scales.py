@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from openneutron.pipeline import compile_model, quantize_model
-from openneutron.quantize.observer import EFFECT, RangeObserver
-from openneutron.quantize.schemes import FLOOR
+from openneutron.quantize.annotation.number_formats import FLOOR
+from openneutron.quantize.annotation.observer import EFFECT, RangeObserver
 
 
 class Net(nn.Module):

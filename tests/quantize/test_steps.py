@@ -79,7 +79,7 @@ def test_tensors_with_many_readers_are_joined_as_torchao_would(monkeypatch):
     samples = [(torch.randn(1, 7, 4),) for _ in range(2)]
     found = []
     for many in (64, 3):
-        monkeypatch.setattr("openneutron.quantize.sharing._MANY", many)
+        monkeypatch.setattr("openneutron.quantize.annotation.sharing._MANY", many)
         quantized = quantize_model(model, samples, accuracy="fast")
         found.append([(n.name, str(n.target), str(n.args)) for n in quantized.graph.nodes])
     assert found[0] == found[1]

@@ -32,7 +32,8 @@ def model(tmp_path):
     return f"{tmp_path / 'model.py'}:net"
 
 
-@pytest.mark.parametrize(("recipe", "kernel"), [("imxrt700", "cortex_m.quantized_activation.default"),
+@pytest.mark.parametrize(("recipe", "kernel"), [("npu+cpu", "cortex_m.quantized_activation.default"),
+                                                  ("imxrt700", "cortex_m.quantized_activation.default"),
                                                 ("neutron", "aten.log1p.default")])  # fmt: skip
 def test_recipe(model, tmp_path, capsys, recipe, kernel):
     kept = ["--operators_not_to_delegate", "aten::log1p"]
@@ -40,7 +41,7 @@ def test_recipe(model, tmp_path, capsys, recipe, kernel):
     data = json.loads(capsys.readouterr().out)
     assert data["partitions"] == 2 and data["cpu_kernels"] == [kernel]
     assert data["verified"].startswith("passed")
-    assert [node["int8"] for node in data["cpu_nodes"]] == [recipe == "imxrt700"]
+    assert [node["int8"] for node in data["cpu_nodes"]] == [recipe != "neutron"]
 
 
 def test_no_verify(model, tmp_path, capsys):

@@ -66,7 +66,7 @@ def test_registered_whichever_is_imported_first(first):
     code = (
         f"import {first}, openneutron, executorch.export as e, sys;"
         "assert 'openneutron.pipeline' not in sys.modules;"
-        "print({'neutron', 'cortex_m', 'imxrt700'} <= set(e.recipe_registry.list_backends()))"
+        "print({'neutron', 'cortex_m', 'npu_cpu', 'imxrt700'} <= set(e.recipe_registry.list_backends()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip().endswith("True"), done.stderr

@@ -87,7 +87,10 @@ def test_a_recipe_without_calibration_inputs_has_no_budget():
 
 @pytest.mark.parametrize(
     ("more", "message"),
-    [({"keep_float_budget": -1.0}, "above zero"), ({"qat": True, "train_fn": print}, "not for training")],
+    [
+        ({"keep_float_budget": -1.0}, "a share of the cycles"),
+        ({"qat": True, "train_fn": print}, "not for training"),
+    ],
 )
 def test_a_budget_that_means_nothing_is_an_error(more, message):
     with pytest.raises(OpenNeutronError, match=message):

@@ -12,10 +12,10 @@ import torch
 from torch.fx import GraphModule, Node
 
 from openneutron import CompileOptions, compile_model, quantize_model
-from openneutron.backends import RECIPES
 from openneutron.fx import op_name
 from openneutron.package.program import CompiledProgram
 from openneutron.partition.constants import DEQUANTIZE_TENSOR
+from openneutron.recipes.recipe import RECIPES
 from openneutron.run.program import load_program
 from tests.recipes.networks import NETWORKS, ZOO, Inputs
 
@@ -65,7 +65,7 @@ def test_program_computes_what_the_model_computes(name, recipe, channels_last, q
     network = NETWORKS[name]
     assert program.verification is not None and program.verification.worst is not None
     check_steps(program, quantized, network.sample(SAMPLES, channels_last))
-    if recipe == "imxrt700":
+    if recipe == "npu+cpu":
         floats = {e.op for e in program.rejected if not e.int8 and e.reject.code != "ON210"}
         assert floats == network.floats
     if recipe != "cortex-m" and network in ZOO:

@@ -43,7 +43,7 @@ def made():
 def check(sample=None):
     program, model, samples = made()
     given = samples[1] if sample is None else sample
-    return verify_program(program.pte, program, {"forward": model}, {"forward": [given]})
+    return verify_program(program.pte, program, {"forward": model}, {"forward": [[given]]})
 
 
 ERRORS = {
@@ -100,7 +100,7 @@ def test_can_be_switched_off():
     assert made()[0].verification is None
 
 
-@pytest.mark.parametrize("name", ["lgamma", "_fft_c2c", "adaptive_max_pool3d"])
+@pytest.mark.parametrize("name", ["lgamma", "_fft_c2c", "adaptive_max_pool3d", "linalg_inv_ex"])
 def test_an_operator_without_a_kernel_anywhere_is_refused_by_name(name):
     functions = {
         "lgamma": torch.lgamma,
@@ -108,6 +108,7 @@ def test_an_operator_without_a_kernel_anywhere_is_refused_by_name(name):
         "adaptive_max_pool3d": lambda x: torch.nn.functional.adaptive_max_pool3d(
             x, (2, 2, 2), return_indices=True
         ),
+        "linalg_inv_ex": lambda x: torch.linalg.inv(x + 4 * torch.eye(4)),
     }
 
     class Net(torch.nn.Module):

@@ -17,7 +17,7 @@ from openneutron import (
     quantize_model,
 )
 from openneutron.cli import main
-from openneutron.commands.arguments import option_namespace, option_words
+from openneutron.commands.compiling.file_options import option_namespace, option_words
 from openneutron.fx import op_name
 from openneutron.litert.file import read
 from openneutron.litert.ir import Builtin

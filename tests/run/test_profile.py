@@ -15,7 +15,7 @@ from openneutron.options import CompileOptions
 from openneutron.pipeline import compile_model
 from openneutron.run.profile import microcode_calls, read_profile
 from openneutron.run.program import load_program
-from openneutron.target import find_target
+from openneutron.targets.table import find_target
 from tests.programs import compiled_for, random_inputs
 from tests.run.models import Plain, Split
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from openneutron.compiler.compile import compile_graph
+from openneutron.compiler.emit.result import CompiledGraph
 from openneutron.compiler.microcode import format as mc
-from openneutron.compiler.result import CompiledGraph
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Builtin, Graph, Padding, Quant, Tensor
@@ -21,7 +21,7 @@ from openneutron.options import CompileOptions
 from openneutron.run import native
 from openneutron.run.native import NativeModel
 from openneutron.run.threads import thread_count
-from openneutron.target import find_target
+from openneutron.targets.table import find_target
 
 RNG = np.random.default_rng(5)
 

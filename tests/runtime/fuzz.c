@@ -202,10 +202,11 @@ static size_t shift_of(uint32_t alignment, Arrangement how) {
 
 /* 1 if the model ran to the end, 0 if not. `arena` holds all buffers if they are TOGETHER. */
 static int run(const NeutronModel *model, Arrangement how, uint8_t *arena, size_t arena_bytes) {
-    size_t shifts[MOST + 2] = {0}, count = model->input_count + model->output_count;
+    size_t shifts[MOST + 3] = {0}, count = model->input_count + model->output_count;
     NeutronConstBuffer inputs[MOST];
-    NeutronBuffer outputs[MOST], areas[2] = {{NULL, model->scratch_bytes}, {NULL, model->prefetch_bytes}};
-    for (size_t i = 0; i < count + 2u; ++i) {
+    NeutronBuffer outputs[MOST],
+        areas[3] = {{NULL, model->scratch_bytes}, {NULL, model->prefetch_bytes}, {NULL, model->state_bytes}};
+    for (size_t i = 0; i < count + 3u; ++i) {
         size_t bytes = i < count ? model->inputs[i].bytes : areas[i - count].bytes;
         uint32_t alignment = i < count ? element(model->inputs[i].dtype) : NEUTRON_ALIGNMENT;
         uint8_t *data;
@@ -240,19 +241,23 @@ static int run(const NeutronModel *model, Arrangement how, uint8_t *arena, size_
                     .outputs = wanted,
                     .output_count = model->output_count,
                     .scratch = areas[0],
-                    .prefetch = areas[1]};
+                    .prefetch = areas[1],
+                    .state = areas[2]};
     share_out(&r);
-    NeutronStatus status = neutron_run(model, &r);
+    NeutronStatus status = neutron_reset(model, r.state);
+    if (status == NEUTRON_STATUS_OK) status = neutron_run(model, &r);
+    if (status == NEUTRON_STATUS_OK && model->state_bytes != 0) status = neutron_run(model, &r);
     if (how != TOGETHER) {
         for (size_t i = 0; i < model->input_count; ++i) release(inputs[i].data, shifts[i]);
         for (size_t i = 0; i < model->output_count; ++i) release(outputs[i].data, shifts[model->input_count + i]);
-        for (size_t i = 0; i < 2; ++i) release(areas[i].data, shifts[count + i]);
+        for (size_t i = 0; i < 3; ++i) release(areas[i].data, shifts[count + i]);
     }
     return status == NEUTRON_STATUS_OK;
 }
 
 static bool is_small(const NeutronModel *model) {
     if (model->scratch_bytes > MAX_BUFFER || model->prefetch_bytes > MAX_BUFFER) return false;
+    if (model->state_bytes > MAX_BUFFER) return false;
     for (uint32_t i = 0; i < model->input_count + model->output_count; ++i) {
         if (model->inputs[i].bytes > MAX_BUFFER) return false;
     }
@@ -282,6 +287,7 @@ static int try_program(const uint8_t *code, uint32_t bytes, const uint8_t *weigh
         }
         if (64u + model.scratch_bytes > room) room = 64u + model.scratch_bytes;
         if (64u + model.prefetch_bytes > room) room = 64u + model.prefetch_bytes;
+        if (64u + model.state_bytes > room) room = 64u + model.state_bytes;
     }
     uint8_t *arena = result && how == TOGETHER ? exact(room, 0) : NULL;
     uint8_t *copy = result && how == MISALIGNED ? exact(weights_bytes, weights_shift) : NULL;

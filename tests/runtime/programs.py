@@ -9,20 +9,21 @@ from pathlib import Path
 import numpy as np
 
 from openneutron.compiler.compile import compile_graph
-from openneutron.compiler.emit.constants import ConstPool
-from openneutron.compiler.emit.select import select
 from openneutron.compiler.graph.fuse_conv import PLANAR
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.format import Program, Ref, Region, descriptor, encode
+from openneutron.compiler.select.constants import ConstPool
+from openneutron.compiler.select.select import select
 from openneutron.litert.ir import Builtin, Op
 from openneutron.options import CompileOptions
-from openneutron.target import find_target
+from openneutron.targets.table import find_target
 from tests.compiler.graphs import random_graph
 from tests.compiler.test_islands import random_island
 from tests.kernels import test_conv, test_elementwise, test_move, test_reduce
 from tests.kernels.harness import Maker, program_of
 from tests.kernels.test_move import looked_up, woven
 from tests.kernels.test_rows import accumulated, takes_all_rows
+from tests.stateful.graphs import changing_places
 
 
 def planar(make: Maker) -> Op:
@@ -152,12 +153,20 @@ def arena_program(seed: int) -> tuple[bytes, bytes]:
     return compiled.microcode, compiled.weights
 
 
+def state_program(number: int) -> tuple[bytes, bytes]:
+    """States that change places and a ring, in one of the two memory modes."""
+    options = CompileOptions(optimise=("performance", "size")[number % 2])
+    compiled = compile_graph(changing_places(), find_target("imxrt700"), options)
+    return compiled.microcode, compiled.weights
+
+
 def programs(per_case: int = 4) -> list[tuple[bytes, bytes]]:
     """(microcode, weights) pairs, one op each."""
     make = Maker(np.random.default_rng(0))
     result = [streamed_program(), *[cascade_program(), loop_program()] * 2 * per_case]
     result += [arena_program(seed) for seed in range(2 * per_case)]
     result += [(encode(woven(3, 5, length)), b"") for length in (4, 300)] * per_case
+    result += [state_program(number) for number in range(2 * per_case)]
     table = bytes(range(256))
     result += [(encode(looked_up((4, 6, n, 80, 5), table)), table) for n in (3, 70)] * per_case
     result += [accumulating_program(seed) for seed in range(4 * per_case)] + [sequence_program()] * per_case

@@ -40,10 +40,13 @@ static uint32_t run(const NeutronModel *model, const uint8_t *given, NeutronBuff
                     .outputs = out,
                     .output_count = model->output_count,
                     .scratch = {room(model->scratch_bytes), model->scratch_bytes},
-                    .prefetch = {room(model->prefetch_bytes), model->prefetch_bytes}};
-    uint32_t status = (uint32_t)neutron_run(model, &r);
+                    .prefetch = {room(model->prefetch_bytes), model->prefetch_bytes},
+                    .state = {room(model->state_bytes), model->state_bytes}};
+    uint32_t status = (uint32_t)neutron_reset(model, r.state);
+    if (status == NEUTRON_STATUS_OK) status = (uint32_t)neutron_run(model, &r);
     free(r.scratch.data);
     free(r.prefetch.data);
+    free(r.state.data);
     for (uint32_t i = 0; i < model->input_count; ++i) free((void *)(uintptr_t)in[i].data);
     return status;
 }

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from openneutron.environment.versions import executorch_folder
 from openneutron.options import CompileOptions
 from openneutron.package.pte import inspect_program
 from openneutron.pipeline import compile_model
-from openneutron.run.delegate import executorch_folder
 from tests.cortex_m.cases import CASES, Maker
 from tests.cortex_m.program import Call, compile_calls
 from tests.hostile import mutate_pte

@@ -45,7 +45,7 @@ def run(threads, bad):
     try:
         model.run([np.zeros(64, np.int8)])
     except OpenNeutronError as error:
-        assert "outside its range" in str(error), error
+        assert "out of range" in str(error), error
     else:
         assert bad is None
 '''

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from openneutron import driver
+from openneutron.compiler.microcode import driver
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.format import Program, Ref, Region, decode, descriptor, encode
 from openneutron.diagnostics import OpenNeutronError
@@ -85,7 +85,7 @@ def test_every_kernel_counts_what_it_does():
     """No less than the multiplications of its record, nor half of its bytes: one is read, one written."""
     array = SimpleNamespace(pipes=1, depth=1)
     seen = set()
-    for microcode, weights in programs(2):
+    for microcode, weights in programs(4):
         calls = decode(microcode).calls
         times = [call.times for call in calls if isinstance(call, mc.Loop)] or [1]
         macs, moved = (sum(n) for n in zip(*((c.work(array).macs, c.moved()) for c in calls), strict=True))

@@ -1,8 +1,11 @@
 """The search: the same trials whoever runs them, nothing lost and nothing run twice."""
 
 import contextlib
+import errno
+import json
 import os
 import random
+import re
 import resource
 import subprocess
 import sys
@@ -10,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from openneutron.commands.sweep import worker_maker
+from openneutron.commands.searching.sweep import worker_maker
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.search.engine import LOG, Search
+from openneutron.search.journal import line_sum
 from openneutron.search.space import make_space
 from openneutron.search.study import JOURNAL
 from openneutron.search.trial import Outcome
@@ -177,16 +181,62 @@ def test_a_torn_last_line_is_dropped_and_said(tmp_path, tail):
     assert runs(tmp_path) == {"0000": 1, "0001": 1, "0002": 2}, "that trial alone"
 
 
+def test_a_disk_that_fills_up(tmp_path, monkeypatch):
+    """At whichever line: the reason is said with the file's name, and the search goes on from there."""
+    from optuna.storages.journal import JournalFileBackend
+
+    whole = plain(searched(tmp_path / "whole", SMALL))
+    append, left = JournalFileBackend.append_logs, 0
+
+    def full(self, logs):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            with open(self._file_path, "ab") as file:
+                file.write(b'{"op_code": 4, "wor')
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(self, logs)
+
+    for count in range(20):
+        folder, left = tmp_path / str(count), count
+        with monkeypatch.context() as patch:
+            patch.setattr(JournalFileBackend, "append_logs", full)
+            try:
+                searched(folder, SMALL)
+                break
+            except OpenNeutronError as error:
+                found = error.diagnostic
+        assert found.code == "ON601" and JOURNAL in found.where and "No space left" in found.problem
+        assert plain(searched(folder, SMALL)) == whole, count
+    assert 2 < count < 19
+
+
+def summed(lines):
+    """The same lines with sums that are right, as somebody would write them who means harm."""
+    total, found = 0, []
+    for operation in map(json.loads, lines):
+        operation.pop("sum", None)
+        total = line_sum(operation, total)
+        found.append(json.dumps({**operation, "sum": total}).encode() + b"\n")
+    return found
+
+
 def damaged(lines):
     """Journals with every kind of damage but a torn end."""
+    for i in range(len(lines) - 1):
+        yield f"without line {i}", [*lines[:i], *lines[i + 1 :]]
+        yield f"line {i} twice", [*lines[: i + 1], *lines[i:]]
+        yield f"lines {i} and {i + 1} exchanged", [*lines[:i], lines[i + 1], lines[i], *lines[i + 2 :]]
+        digit = next(m for m in re.finditer(rb"\d(?=[^\d])", lines[i]))
+        other = b"%d" % ((int(digit[0]) + 1) % 10)
+        changed = lines[i][: digit.start()] + other + lines[i][digit.end() :]
+        yield f"a digit of line {i}", [*lines[:i], changed, *lines[i + 1 :]]
     yield "a line in the middle", [*lines[:2], b"{]\n", *lines[2:]]
     yield "a line cut in the middle", [*lines[:3], lines[3][:30] + b"\n", *lines[4:]]
     yield "a number", [b"7\n", *lines]
     yield "nested", [b"[" * 100_000 + b"\n", *lines]
     yield "no operation", [b"{}\n", *lines]
-    yield "an unknown operation", [*lines, b'{"op_code": 99, "worker_id": "x"}\n']
-    yield "no study", lines[1:]
-    yield "a trial that is not there", [*lines, b'{"op_code": 8, "worker_id": "x", "trial_id": 7}\n']
+    yield "an unknown operation", summed([*lines, b'{"op_code": 99, "worker_id": "x"}\n'])
     yield "bytes", [os.urandom(200).replace(b"\n", b"") + b"\n"]
     row = next(i for i, line in enumerate(lines) if b'"openneutron"' in line)
     for one, other in (
@@ -197,7 +247,7 @@ def damaged(lines):
         (b'"figures":{', b'"figures":null,"other":{'),
     ):
         assert one in lines[row]
-        yield other.decode(), [*lines[:row], lines[row].replace(one, other), *lines[row + 1 :]]
+        yield other.decode(), summed([*lines[:row], lines[row].replace(one, other), *lines[row + 1 :]])
 
 
 def test_any_other_damage_is_a_coded_error(tmp_path):
@@ -221,7 +271,9 @@ def test_a_point_of_the_file_that_is_none_of_the_space_is_not_run(tmp_path):
         searched(tmp_path, stop_after=2)
     journal = tmp_path / JOURNAL
     data = journal.read_bytes()
-    journal.write_bytes(data.replace(b'"param_name":"parameters.y"', b'"param_name":"options.so_library"'))
+    changed = data.replace(b'"param_name":"parameters.y"', b'"param_name":"options.so_library"')
+    assert changed != data
+    journal.write_bytes(b"".join(summed(changed.splitlines())))
     with pytest.raises(OpenNeutronError, match="ON801"):
         searched(tmp_path)
 

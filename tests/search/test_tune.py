@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from openneutron.cli import main
-from openneutron.commands import tune
+from openneutron.commands.searching import tune
 
 HARD = """
 import torch

@@ -10,18 +10,56 @@
 
 #include "cpu_kernels.h"
 
-// Declares the portable kernel of that name.
-#define PORTABLE(name, ...)                                                        \
-  namespace torch::executor::native {                                              \
+// Declare the portable kernel of that name, and the Cortex-M dialect's.
+#define DECLARE(space, name, ...)                                                  \
+  namespace space::native {                                                        \
   Tensor& name(::executorch::runtime::KernelRuntimeContext& context, __VA_ARGS__); \
   }
+#define PORTABLE(name, ...) DECLARE(torch::executor, name, __VA_ARGS__)
+#define CORTEX_M(name, ...) DECLARE(cortex_m, name, __VA_ARGS__)
 
-#ifdef CPU_KERNELS_COUNT
-extern "C" unsigned cpu_kernels_portable_calls; // of the tests: how often an adapter did not take a call
-#define FALL_BACK(name) (++cpu_kernels_portable_calls, torch::executor::native::name)
+// CMSIS-NN and the Cortex-M dialect have vectors where a core has them.
+#if defined(__ARM_FEATURE_MVE)
+#define VECTORS 1
 #else
-#define FALL_BACK(name) torch::executor::native::name
+#define VECTORS 0
 #endif
+
+#if defined(CPU_KERNELS_REFUSE) // who includes the kernels calls the portable one
+#include <tuple>
+namespace openneutron {
+extern thread_local bool refused;
+
+template <class Function>
+struct Refuse;
+template <class... Arguments>
+struct Refuse<::executorch::aten::Tensor& (*)(Arguments...)> {
+  ::executorch::aten::Tensor& operator()(Arguments... arguments) const {
+    refused = true;
+    return std::get<sizeof...(Arguments) - 1>(std::tie(arguments...));
+  }
+};
+template <class... Tensors, class... Arguments>
+struct Refuse<std::tuple<Tensors...> (*)(Arguments...)> {
+  std::tuple<Tensors...> operator()(Arguments... arguments) const {
+    refused = true;
+    return last(std::tie(arguments...), std::make_index_sequence<sizeof...(Tensors)>());
+  }
+  template <class All, size_t... I>
+  static std::tuple<Tensors...> last(All all, std::index_sequence<I...>) {
+    return {std::get<sizeof...(Arguments) - sizeof...(I) + I>(all)...};
+  }
+};
+} // namespace openneutron
+#define FALL_BACK_IN(space, name) ::openneutron::Refuse<decltype(&::space::native::name)>()
+#elif defined(CPU_KERNELS_COUNT)
+extern "C" unsigned cpu_kernels_portable_calls; // of the tests: how often an adapter did not take a call
+#define FALL_BACK_IN(space, name) (++cpu_kernels_portable_calls, ::space::native::name)
+#else
+#define FALL_BACK_IN(space, name) ::space::native::name
+#endif
+#define FALL_BACK(name) FALL_BACK_IN(torch::executor, name)
+#define FALL_BACK_CORTEX_M(name) FALL_BACK_IN(cortex_m, name)
 
 namespace openneutron::native {
 
@@ -91,3 +129,8 @@ using ::executorch::aten::Scalar;
 using ::executorch::aten::ScalarType;
 using ::executorch::aten::Tensor;
 } // namespace torch::executor
+
+namespace cortex_m {
+using ::executorch::aten::ScalarType;
+using ::executorch::aten::Tensor;
+} // namespace cortex_m

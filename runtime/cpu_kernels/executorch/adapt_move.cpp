@@ -1,5 +1,5 @@
-// Operators that move values: transposes, expansions, copies into another order of dimensions. (cat, slice, select,
-// embedding and plain clones are copies of whole rows in the portable kernels too.)
+// Operators that move values: transposes, expansions, copies into another order of dimensions, parts of a tensor, and what is
+// put together from rows. (Plain clones and embeddings are copies of whole rows in the portable kernels too.)
 #include "adapt.h"
 
 #include <cstring>
@@ -13,6 +13,10 @@ PORTABLE(transpose_copy_int_out, const Tensor&, int64_t, int64_t, Tensor&)
 PORTABLE(expand_copy_out, const Tensor&, ArrayRef<int64_t>, bool, Tensor&)
 PORTABLE(_to_dim_order_copy_out, const Tensor&, bool, Order, Tensor&)
 PORTABLE(_clone_dim_order_out, const Tensor&, bool, Order, Tensor&)
+PORTABLE(slice_copy_Tensor_out, const Tensor&, int64_t, std::optional<int64_t>, std::optional<int64_t>, int64_t,
+         Tensor&)
+PORTABLE(select_copy_int_out, const Tensor&, int64_t, int64_t, Tensor&)
+PORTABLE(cat_out, ArrayRef<Tensor>, int64_t, Tensor&)
 
 namespace openneutron::native {
 namespace {
@@ -80,7 +84,125 @@ bool reorder(const Tensor& in, bool non_blocking, const Order& order, Tensor& ou
   return true;
 }
 
+bool are_plain(const Tensor& in, const Tensor& out) {
+  return movable(in, out) && is_plain(in) && is_plain(out);
+}
+
+// The number of elements from dimension `from` to before `to`.
+size_t elements(const Tensor& tensor, int64_t from, int64_t to) {
+  size_t count = 1;
+  for (int64_t d = from; d < to; ++d) {
+    count *= static_cast<size_t>(tensor.size(d));
+  }
+  return count;
+}
+
+// `count` of a dimension's indexes, every `step`-th from `first` on.
+void take(const Tensor& in, int64_t dim, int64_t first, size_t count, size_t step, Tensor& out) {
+  const size_t size = static_cast<size_t>(in.size(dim)), inner = elements(in, dim + 1, in.dim());
+  const auto bytes = static_cast<size_t>(in.element_size());
+  CpuWalk walk{};
+  cpu_walk_add(&walk, elements(in, 0, dim), size * inner, 0);
+  cpu_walk_add(&walk, count, step * inner, 0);
+  cpu_walk_add(&walk, inner, 1, 0);
+  if (out.numel() > 0) {
+    const char* from = static_cast<const char*>(in.const_data_ptr()) + static_cast<size_t>(first) * inner * bytes;
+    cpu_gather(&walk, from, out.mutable_data_ptr(), bytes);
+  }
+}
+
+bool slice(const Tensor& in, int64_t dim, const std::optional<int64_t>& start, const std::optional<int64_t>& end,
+           int64_t step, Tensor& out) {
+  const int64_t rank = in.dim();
+  if (!are_plain(in, out) || rank == 0 || out.dim() != rank || dim < -rank || dim >= rank || step < 1) {
+    return false;
+  }
+  dim += dim < 0 ? rank : 0;
+  const int64_t size = in.size(dim);
+  const auto place = [size](int64_t given) {
+    given += given < 0 ? size : 0;
+    return given < 0 ? 0 : given > size ? size : given;
+  };
+  const int64_t first = place(start.value_or(0)), last = place(end.value_or(size));
+  const int64_t count = first < last ? (last - 1 - first) / step + 1 : 0;
+  for (int64_t d = 0; d < rank; ++d) {
+    if (out.size(d) != (d == dim ? count : in.size(d))) {
+      return false;
+    }
+  }
+  take(in, dim, first, static_cast<size_t>(count), static_cast<size_t>(count > 1 ? step : 1), out);
+  return true;
+}
+
+bool select(const Tensor& in, int64_t dim, int64_t index, Tensor& out) {
+  const int64_t rank = in.dim();
+  if (!are_plain(in, out) || rank == 0 || out.dim() != rank - 1 || dim < -rank || dim >= rank || in.numel() == 0) {
+    return false;
+  }
+  dim += dim < 0 ? rank : 0;
+  index += index < 0 ? in.size(dim) : 0;
+  if (index < 0 || index >= in.size(dim)) {
+    return false;
+  }
+  for (int64_t d = 0; d < rank - 1; ++d) {
+    if (out.size(d) != in.size(d < dim ? d : d + 1)) {
+      return false;
+    }
+  }
+  take(in, dim, index, 1, 1, out);
+  return true;
+}
+
+bool concatenate(ArrayRef<Tensor> tensors, int64_t dim, Tensor& out) {
+  const int64_t rank = out.dim();
+  dim += dim < 0 ? rank : 0;
+  if (tensors.empty() || dim < 0 || dim >= rank) {
+    return false;
+  }
+  int64_t total = 0;
+  for (const Tensor& in : tensors) {
+    if (!are_plain(in, out) || in.dim() != rank) {
+      return false;
+    }
+    for (int64_t d = 0; d < rank; ++d) {
+      if (d != dim && in.size(d) != out.size(d)) {
+        return false;
+      }
+    }
+    total += in.size(dim);
+  }
+  if (total != out.size(dim) || out.numel() == 0) {
+    return false;
+  }
+  const size_t rows = elements(out, 0, dim);
+  const size_t each = elements(out, dim + 1, rank) * static_cast<size_t>(out.element_size());
+  char* to = static_cast<char*>(out.mutable_data_ptr());
+  for (const Tensor& in : tensors) {
+    const size_t bytes = static_cast<size_t>(in.size(dim)) * each;
+    if (bytes > 0) {
+      cpu_copy_rows(in.const_data_ptr(), to, rows, bytes, bytes, static_cast<size_t>(total) * each);
+    }
+    to += bytes;
+  }
+  return true;
+}
+
 } // namespace
+
+Tensor& slice_copy_Tensor_out(Context& context, const Tensor& in, int64_t dim, std::optional<int64_t> start,
+                              std::optional<int64_t> end, int64_t step, Tensor& out) {
+  return slice(in, dim, start, end, step, out)
+             ? out
+             : FALL_BACK(slice_copy_Tensor_out)(context, in, dim, start, end, step, out);
+}
+
+Tensor& select_copy_int_out(Context& context, const Tensor& in, int64_t dim, int64_t index, Tensor& out) {
+  return select(in, dim, index, out) ? out : FALL_BACK(select_copy_int_out)(context, in, dim, index, out);
+}
+
+Tensor& cat_out(Context& context, ArrayRef<Tensor> tensors, int64_t dim, Tensor& out) {
+  return concatenate(tensors, dim, out) ? out : FALL_BACK(cat_out)(context, tensors, dim, out);
+}
 
 Tensor& permute_copy_out(Context& context, const Tensor& in, ArrayRef<int64_t> dims, Tensor& out) {
   return permute(in, dims, out) ? out : FALL_BACK(permute_copy_out)(context, in, dims, out);

@@ -12,6 +12,8 @@ PORTABLE(dequantize_per_tensor_tensor_args_out, const Tensor&, const Tensor&, co
          ScalarType, std::optional<ScalarType>, Tensor&)
 PORTABLE(dequantize_per_channel_out, const Tensor&, const Tensor&, const std::optional<Tensor>&, int64_t, int64_t,
          int64_t, ScalarType, std::optional<ScalarType>, Tensor&)
+CORTEX_M(quantize_per_tensor_out, const Tensor&, double, int64_t, int64_t, int64_t, ScalarType, Tensor&)
+CORTEX_M(dequantize_per_tensor_out, const Tensor&, double, int64_t, int64_t, int64_t, ScalarType, Tensor&)
 
 namespace openneutron::native {
 namespace {
@@ -36,15 +38,16 @@ bool can_quantize(const Tensor& in, int64_t low, int64_t high, ScalarType type, 
 
 // Elements from `at` on.
 void quantize(const Tensor& in, Tensor& out, size_t at, size_t count, double scale, int64_t zero, int64_t low,
-              int64_t high) {
+              int64_t high, bool narrow = false) {
   const float inverse = 1.0f / static_cast<float>(scale);
   const auto z = static_cast<int32_t>(zero), l = static_cast<int32_t>(low), h = static_cast<int32_t>(high);
   const float* from = static_cast<const float*>(in.const_data_ptr()) + at;
   void* to = out.mutable_data_ptr();
   switch (out.scalar_type()) {
-    case ScalarType::Byte: return cpu_quantize_u8(from, static_cast<uint8_t*>(to) + at, count, inverse, z, l, h);
-    case ScalarType::Char: return cpu_quantize_s8(from, static_cast<int8_t*>(to) + at, count, inverse, z, l, h);
-    default: return cpu_quantize_s16(from, static_cast<int16_t*>(to) + at, count, inverse, z, l, h);
+    case ScalarType::Byte:
+      return cpu_quantize_u8(from, static_cast<uint8_t*>(to) + at, count, inverse, z, l, h, narrow);
+    case ScalarType::Char: return cpu_quantize_s8(from, static_cast<int8_t*>(to) + at, count, inverse, z, l, h, narrow);
+    default: return cpu_quantize_s16(from, static_cast<int16_t*>(to) + at, count, inverse, z, l, h, narrow);
   }
 }
 
@@ -186,3 +189,32 @@ Tensor& dequantize_per_channel_out(Context& context, const Tensor& input, const 
 }
 
 } // namespace openneutron::native
+
+// The Cortex-M dialect's: the same, of int8 and int16, with another conversion of values that no integer has place for.
+namespace openneutron::cortex_m::native {
+
+using namespace openneutron::native;
+
+Tensor& quantize_per_tensor_out(Context& context, const Tensor& input, double scale, int64_t zero_point,
+                                int64_t quant_min, int64_t quant_max, ScalarType dtype, Tensor& out) {
+  if (VECTORS || dtype == ScalarType::Byte || !can_quantize(input, quant_min, quant_max, dtype, out) ||
+      !small(zero_point)) {
+    return FALL_BACK_CORTEX_M(quantize_per_tensor_out)(context, input, scale, zero_point, quant_min, quant_max, dtype,
+                                                       out);
+  }
+  quantize(input, out, 0, count_of(input), scale, zero_point, quant_min, quant_max, true);
+  return out;
+}
+
+Tensor& dequantize_per_tensor_out(Context& context, const Tensor& input, double scale, int64_t zero_point,
+                                  int64_t quant_min, int64_t quant_max, ScalarType dtype, Tensor& out) {
+  if (VECTORS || dtype == ScalarType::Byte || !bounds_fit(dtype, quant_min, quant_max) || zero_point < quant_min ||
+      zero_point > quant_max || !can_dequantize(input, quant_min, quant_max, dtype, std::nullopt, out)) {
+    return FALL_BACK_CORTEX_M(dequantize_per_tensor_out)(context, input, scale, zero_point, quant_min, quant_max, dtype,
+                                                         out);
+  }
+  dequantize(input, out, 0, count_of(input), static_cast<float>(scale), zero_point);
+  return out;
+}
+
+} // namespace openneutron::cortex_m::native

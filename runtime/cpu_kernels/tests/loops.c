@@ -35,7 +35,7 @@ static void quantize(float inverse, int zero) {
     const unsigned bits = i << 16 | 0x8000;
     memcpy(&in[i], &bits, sizeof bits);
   }
-  cpu_quantize_s8(in, out, 1 << 16, inverse, zero, -128, 127);
+  cpu_quantize_s8(in, out, 1 << 16, inverse, zero, -128, 127, false);
   for (unsigned i = 0; i < 1 << 16; ++i) {
     const float sum = (float)zero + nearbyintf(inverse * in[i]);
     if (!(fabsf(sum) < 0x1p62f))

@@ -16,8 +16,9 @@ struct Loaded {
   std::optional<Method> method;
   size_t planned_bytes = 0; // the most of all methods
 
-  // The step that failed, if one did; why was printed.
-  LoadStep load(const executorch::runtime::Program& program, const char* name, Tracer* tracer) {
+  // The step that failed, if one did; why was printed. `beside`: another that stays loaded, in the same memory.
+  LoadStep load(const executorch::runtime::Program& program, const char* name, Tracer* tracer,
+                Loaded* beside = nullptr) {
     method.reset();
     const executorch::runtime::Result<MethodMeta> meta = program.method_meta(name);
     if (!meta.ok()) {
@@ -29,9 +30,12 @@ struct Loaded {
       return LoadStep::kPlan;
     }
     planned_.emplace(Span<Span<uint8_t>>(spans_, count));
-    memory.emplace(firmware_method_pool);
-    temporary.emplace(firmware_temporary_pool);
-    manager_.emplace(&*memory, &*planned_, &*temporary);
+    if (beside == nullptr) {
+      memory.emplace(firmware_method_pool);
+      temporary.emplace(firmware_temporary_pool);
+    }
+    Loaded& owner = beside != nullptr ? *beside : *this;
+    manager_.emplace(&*owner.memory, &*planned_, &*owner.temporary);
     executorch::runtime::Result<Method> found = program.load_method(name, &*manager_, tracer);
     if (!found.ok()) {
       failed(name, found.error());

@@ -11,7 +11,7 @@ from exact inputs, and is divided further: quantized weights, and rounding and c
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +30,6 @@ from openneutron.accuracy.outputs import OutputError, output_errors
 from openneutron.accuracy.suggest import suggest
 from openneutron.accuracy.verify import verified
 from openneutron.accuracy.weight_trial import WeightTrial
-from openneutron.backends import NEUTRON
 from openneutron.compiler.compile import compile_graph
 from openneutron.converter.protocol import Partition
 from openneutron.estimate.cpu import cpu_nodes
@@ -45,9 +44,11 @@ from openneutron.quantize.plan import BALANCED, BEST, AccuracyPlan, find_plan
 from openneutron.quantize.quantizer import NeutronQuantizer
 from openneutron.quantize.refine import Refined, calibrate
 from openneutron.quantize.samples import EXAMPLES, spread_over
+from openneutron.quantize.stateful import as_sequences, frames_of, with_state_ports
 from openneutron.recipes.parts import lower_program
+from openneutron.recipes.recipe import NEUTRON
 from openneutron.run.native import NativeModel
-from openneutron.target import NeutronTargetSpec
+from openneutron.targets.spec import NeutronTargetSpec
 
 Values = dict[str, np.ndarray]  # by the node's name in the quantized graph
 _MOST_LAYERS = 100  # made outputs at once: a microcode has at most 256
@@ -77,12 +78,17 @@ def compare_model(
 ) -> Comparison:
     """The error of every quantized layer and of every output over these samples."""
     options, plan = options or CompileOptions(), find_plan(accuracy)
+    exported_float = export_model(module, frames_of(samples[0])[0])
+    states: dict[str, int] = {}
+    if (stateful := with_state_ports(exported_float)) is not None:  # each frame with the state it meets
+        module, states = stateful.program, stateful.pairs
+        samples, calibration = (list(stateful.samples(as_sequences(s))) for s in (samples, calibration))
     float_module, quantized, refined = quantize_both(
-        module, samples[0], calibration, options, per_channel, keep_float, plan
+        module, samples[0], calibration, options, per_channel, keep_float, plan, states
     )
     exported = {"forward": export_model(quantized, samples[0])}
     program = package_program(*lower_program(exported, NEUTRON, options))
-    program = verified(program, exported, {"forward": samples[:1]})
+    program = verified(program, exported, {"forward": [[samples[0]]]})
     simulator = _Simulator(program, quantized)
     trial = None if per_channel else WeightTrial(float_module)
 
@@ -121,6 +127,7 @@ def quantize_both(
     per_channel: bool = False,
     keep_float: Collection[str] = (),
     accuracy: str | AccuracyPlan = BALANCED,
+    states: Mapping[str, int] | None = None,
 ) -> tuple[GraphModule, GraphModule, Refined]:
     """The float model and the quantized one, a node with the same name in both; what was done for it."""
     calibration = list(calibration)
@@ -129,6 +136,7 @@ def quantize_both(
         per_channel=per_channel,
         keep_float=keep_float,
         examples=spread_over(calibration, EXAMPLES),
+        states=states,
     )
     exported = export_model(module, example).module(check_guards=False)
     prepared = prepare_pt2e(run_passes(exported, BEFORE_PREPARE, PTQ), quantizer)

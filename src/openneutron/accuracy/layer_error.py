@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from openneutron.quantize.measure import decibel
+from openneutron.quantize.prepared_model.quality import decibel
 
 LOWEST, HIGHEST = -128, 127  # of int8
 

@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from openneutron.quantize.measure import decibel
+from openneutron.quantize.prepared_model.quality import decibel
 
 _WORST = 3  # samples that are named
 

@@ -20,7 +20,7 @@ from openneutron.accuracy.layer_error import LayerError, Suggestion
 from openneutron.accuracy.weight_trial import gain
 from openneutron.quantize.plan import BALANCED, BEST
 
-GOOD_DB = 30.0  # above this a layer is as good as eight bits make it, and gets no suggestion
+GOOD_DB = 30.0  # the threshold above which a layer gets no suggestion
 GAIN_DB = 3.0  # half the error: less is not worth a change
 CLIPPED = 1e-3  # of its values: fewer say nothing about the range
 ARITHMETIC = {"pow", "mul", "add", "sub", "div", "sqrt", "rsqrt", "square", "exp", "log", "reciprocal", "sum",

@@ -29,12 +29,16 @@ from openneutron.package.program import CompiledProgram, Verification
 from openneutron.package.pte import TensorSpec, numpy_dtype
 from openneutron.partition.constants import DEQUANTIZE_TENSOR, QUANTIZE_TENSOR
 from openneutron.quantize.export import Model
+from openneutron.quantize.sequences import outputs_over
+from openneutron.quantize.stateful import Frames, is_stateful, one_sequence
 from openneutron.run.program import LoadedProgram, load_program
 from openneutron.tensors import results
 
 FACTOR = 2.0
 _RUNS = 16  # disturbed runs at most; one is enough for a program that is right, nearly always
 _FLOAT = 1e-5  # of the largest value
+REPEATED = 4  # times that the only frame of a program that remembers is run
+MOST_FRAMES = 16  # of a sequence that a program is compared over
 
 Arrays = list[np.ndarray]
 
@@ -42,7 +46,7 @@ Arrays = list[np.ndarray]
 def verified(
     program: CompiledProgram,
     models: Mapping[str, Model],
-    samples: Mapping[str, Sequence[tuple[Any, ...]]],
+    samples: Mapping[str, Sequence[Frames]],
 ) -> CompiledProgram:
     """The program with the outcome of the check; fails if it does not compute what the models compute."""
     return replace(program, verification=verify_program(program.pte, program, models, samples))
@@ -52,12 +56,12 @@ def verify_program(
     pte: bytes,
     program: CompiledProgram,
     models: Mapping[str, Model],
-    samples: Mapping[str, Sequence[tuple[Any, ...]]],
+    samples: Mapping[str, Sequence[Frames]],
 ) -> Verification:
-    """Run every method on its samples and compare; what cannot be run here is left out, and why is said."""
+    """Run every method over its sequences and compare; what cannot run here is left out, and why is said."""
     if program.partitions and not program.compiled:
         return Verification(skipped="NXP's microcode runs on NXP silicon only")
-    loaded = load_program(pte, target=program.options.config)
+    loaded = load_program(pte)
     worst = 0.0
     if any(spec is not None and 0 in spec.shape for m in loaded.info.methods.values() for spec in m.inputs):
         return Verification(skipped="a program with an empty input does not run here")
@@ -67,8 +71,10 @@ def verify_program(
         if missing := loaded.missing_operators(name):
             _refuse_without_kernel(missing, program)
             return Verification(skipped=f"there is no kernel for {', '.join(missing)}")
-        for sample in samples[name]:
-            worst = max(worst, _compare(loaded, name, reference, sample))
+        for frames in samples[name]:
+            if len(frames) == 1 and is_stateful(reference):  # one run says nothing about what is remembered
+                frames = frames * REPEATED
+            worst = max(worst, _compare(loaded, name, reference, frames[:MOST_FRAMES]))
     return Verification(worst=worst)
 
 
@@ -85,20 +91,13 @@ def _refuse_without_kernel(missing: Sequence[str], program: CompiledProgram) -> 
              "--no-verify (verify=False) and register one where the program runs.")  # fmt: skip
 
 
-def _compare(loaded: LoadedProgram, method: str, model: GraphModule, sample: tuple[Any, ...]) -> float:
-    """The distance as a part of what is allowed, the worst of all outputs."""
-    leaves = [_varied(x, node) for x, node in _with_nodes(model, sample)]
-    sample = pytree.tree_unflatten(leaves, pytree.tree_structure(sample))
-    info = loaded.method(method)
-    given = [
-        _as_given(x, spec, node)
-        for (x, node), spec in zip(_with_nodes(model, sample), info.inputs, strict=True)
-    ]
-    found = [np.asarray(x) for x in loaded.run(given, method)]
-    steps = [_result_step(node) for node in _results(model)]
-    found = [_dequantized(x, step) for x, step in zip(found, steps, strict=True)]
-    wanted = _run(model, sample)
-    noise = _disturbed(model, sample)
+def _compare(loaded: LoadedProgram, method: str, model: GraphModule, frames: Frames) -> float:
+    """The distance as a part of what is allowed, the worst of all outputs of one sequence."""
+    frames = [_varied_frame(model, frame) for frame in frames]
+    loaded.reset()
+    found = [array for frame in frames for array in _run_program(loaded, method, model, frame)]
+    wanted = _run(model, frames)
+    noise = _disturbed(model, frames)
     bounds = [_float_rounding(w) for w in wanted]
     for _ in range(_RUNS):
         shares = [_share(_distance(f, w), bound) for f, w, bound in zip(found, wanted, bounds, strict=True)]
@@ -111,9 +110,11 @@ def _compare(loaded: LoadedProgram, method: str, model: GraphModule, sample: tup
         ]
     number = int(np.argmax(shares))
     rms, top = _distance(found[number], wanted[number])
+    each = len(found) // len(frames)
+    after = f" of frame {number // each + 1}" if len(frames) > 1 else ""
     fail(
         "ON517",
-        f"{method}, output {number}",
+        f"{method}, output {number % each}{after}",
         f"differs from the quantized model by {rms:.3g} (root mean square) and {top:.3g} at most; rounding "
         f"explains {bounds[number][0]:.3g} and {bounds[number][1]:.3g}",
         "This is a defect: please report it with the model. --no-verify (verify=False) keeps the program.",
@@ -151,17 +152,16 @@ def _share(distance: tuple[float, float], bound: tuple[float, float]) -> float:
 # The model, as it is and disturbed
 
 
-def _run(model: GraphModule, sample: tuple[Any, ...]) -> Arrays:
-    with torch.no_grad():
-        return [_array(x) for x in results(model(*sample))]
+def _run(model: GraphModule, frames: Frames) -> Arrays:
+    return [_array(x) for outputs in outputs_over(model, frames) for x in outputs]
 
 
-def _disturbed(model: GraphModule, sample: tuple[Any, ...]) -> Iterator[Arrays]:
+def _disturbed(model: GraphModule, frames: Frames) -> Iterator[Arrays]:
     generator = torch.Generator().manual_seed(0)
     for _ in range(_RUNS):
-        with torch.no_grad():
-            found = results(_Disturbed(model, generator).run(*sample))
-        yield [_array(x) for x in found]
+        with torch.no_grad(), one_sequence(model):
+            found = [results(_Disturbed(model, generator).run(*frame)) for frame in frames]
+            yield [_array(x).copy() for outputs in found for x in outputs]
 
 
 class _Disturbed(Interpreter):
@@ -187,6 +187,19 @@ def _keeps_values(node: Node) -> bool:
 
 # --------------------------------------------------------------------------------------------------
 # Inputs and outputs
+
+
+def _varied_frame(model: GraphModule, frame: tuple[Any, ...]) -> tuple[Any, ...]:
+    leaves = [_varied(x, node) for x, node in _with_nodes(model, frame)]
+    return pytree.tree_unflatten(leaves, pytree.tree_structure(frame))
+
+
+def _run_program(loaded: LoadedProgram, method: str, model: GraphModule, frame: tuple[Any, ...]) -> Arrays:
+    specs = loaded.method(method).inputs
+    given = [_as_given(x, spec, n) for (x, n), spec in zip(_with_nodes(model, frame), specs, strict=True)]
+    found = [np.array(x) for x in loaded.run(given, method)]
+    steps = [_result_step(node) for node in _results(model)]
+    return [_dequantized(x, step) for x, step in zip(found, steps, strict=True)]
 
 
 def _with_nodes(model: GraphModule, sample: tuple[Any, ...]) -> list[tuple[Any, Node]]:

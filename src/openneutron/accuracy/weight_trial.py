@@ -14,8 +14,8 @@ from openneutron import ops
 from openneutron.fx import bind_args, op_name
 from openneutron.ops.spec import Weighted
 from openneutron.passes.patterns import fusible_activation_after
-from openneutron.quantize.prepared import behind
-from openneutron.quantize.schemes import FLOOR, WEIGHT_RANGE
+from openneutron.quantize.annotation.number_formats import FLOOR, WEIGHT_RANGE
+from openneutron.quantize.prepared_model.model import behind
 
 
 class WeightTrial:

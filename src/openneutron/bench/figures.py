@@ -9,13 +9,13 @@ from typing import Any
 
 from openneutron.bench.host import HostTimes, time_host
 from openneutron.compiler.compile import compile_graph
+from openneutron.environment.stopwatch import Seconds, record
 from openneutron.litert.file import read
 from openneutron.options import AIMS, CompileOptions
 from openneutron.package.program import CompiledProgram
 from openneutron.pipeline import compile_litert, compile_model
 from openneutron.quantize.plan import DEFAULT
-from openneutron.stopwatch import Seconds, record
-from openneutron.target import find_target
+from openneutron.targets.table import find_target
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def random_inputs(graph: Graph, seed: int = 0) -> list[np.ndarray]:
     """Inputs of a graph's shapes and types."""
     rng = np.random.default_rng(seed)
     arrays = []
-    for t in graph.inputs:
+    for t in graph.given:
         if t.dtype == "float32":
             arrays.append(rng.standard_normal(t.shape).astype(np.float32))
         else:

@@ -5,26 +5,11 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Protocol
 
-from openneutron.commands import (
-    bench,
-    check,
-    compare,
-    compile,
-    completion,
-    convert,
-    diff,
-    disasm,
-    doctor,
-    evaluate,
-    explain,
-    firmware,
-    merge_kernels,
-    ops,
-    report,
-    run,
-    sweep,
-    tune,
-)
+from openneutron.commands.compiling import compile, convert, merge_kernels
+from openneutron.commands.devices import disasm, firmware, run
+from openneutron.commands.measuring import bench, check, compare, diff, evaluate, report
+from openneutron.commands.reference import completion, doctor, explain, ops, targets
+from openneutron.commands.searching import sweep, tune
 
 
 class Command(Protocol):
@@ -51,6 +36,7 @@ COMMANDS: tuple[Command, ...] = (
     check,
     report,
     ops,
+    targets,
     explain,
     disasm,
     merge_kernels,

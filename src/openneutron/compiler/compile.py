@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 
+import numpy as np
+
 from openneutron import __version__
-from openneutron.compiler.emit.constants import ConstPool
 from openneutron.compiler.emit.emit import (
     check_supported,
     emit_cascade,
@@ -27,11 +28,12 @@ from openneutron.compiler.emit.emit import (
 )
 from openneutron.compiler.emit.emit_bands import emit_bands
 from openneutron.compiler.emit.loops import roll
+from openneutron.compiler.emit.result import BufferInfo, CallInfo, CompiledGraph
 from openneutron.compiler.emit.stream import Chunk, Stream, plan_stream, stream_calls
-from openneutron.compiler.graph.fuse import fuse
-from openneutron.compiler.graph.fuse_conv import PLANAR, weave_planes
-from openneutron.compiler.graph.legalize import import_graph
+from openneutron.compiler.graph.fuse_conv import PLANAR
 from openneutron.compiler.graph.projections import cut_projections
+from openneutron.compiler.graph.rules import WEAVE, fuse, import_graph
+from openneutron.compiler.memory.place import aligned
 from openneutron.compiler.memory.schedule import (
     MemoryPlan,
     Schedule,
@@ -43,24 +45,28 @@ from openneutron.compiler.memory.schedule import (
 from openneutron.compiler.memory.storage import Home
 from openneutron.compiler.microcode.cost import Cost, costs_of, total_cycles
 from openneutron.compiler.microcode.format import (
+    ALIGNMENT,
     Cascade,
     Descriptor,
     KernelCall,
     Program,
     Ref,
     Region,
+    State,
     descriptor,
     encode,
 )
-from openneutron.compiler.result import BufferInfo, CallInfo, CompiledGraph
+from openneutron.compiler.select.constants import ConstPool
 from openneutron.compiler.stripes.tile import fitting_plan, network_cycles, smallest_plan
 from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.litert.ir import Builtin, Graph, Op, Tensor
+from openneutron.litert.rules import run
 from openneutron.options import CompileOptions
-from openneutron.target import Target
+from openneutron.targets.chip import Target
 
 _LAYERS = (Builtin.CONV_2D, Builtin.DEPTHWISE_CONV_2D, Builtin.FULLY_CONNECTED)
 _IN_FLASH = "fetch_constants_to_sram keeps the weights in flash and prefetches them layer by layer."
+_FEWER = "Use a smaller model: there is no other memory that the NPU reads weights from."
 MOST_STEPS_AGAIN = 4_000  # of a network that is planned a second time in another form
 
 
@@ -72,8 +78,15 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
     small = options.optimise == "size"
     arena = small and not options.keep_inputs
     sram = options.sram_bytes or target.sram_bytes
-    if not options.fetch_constants_to_sram:
-        _check_weights(fused, sram)
+    remembered = sum(aligned(state.initial.nbytes) for state in fused.states)
+    if remembered > sram:
+        fail("ON403", "program", f"it remembers {remembered:,} bytes, {sram:,} bytes of SRAM are given",
+             "Make its buffers smaller, or give the program more SRAM (sram_bytes).")  # fmt: skip
+    sram -= remembered
+    if target.reads_flash:
+        _check_weights(fused, target.flash_bytes, "flash on the chip", _FEWER)
+    elif not options.fetch_constants_to_sram:
+        _check_weights(fused, sram, "SRAM", _IN_FLASH)
     schedule = make_schedule(fused, arena)
     orders = partial(with_given_order, fused, schedule, arena)
     pictures = sum(op.operand(0).nbytes for op in fused.ops if op.custom_name == PLANAR)
@@ -99,23 +112,27 @@ def compile_graph(graph: Graph, target: Target, options: CompileOptions) -> Comp
             pieces, weights, stream = _emit_streamed(plan, sram)
     else:
         (pieces, weights), stream = _emit(plan), None
-        if plan.beyond_io_bytes + len(weights) > sram > len(weights):
-            plan = fitting_plan(orders(), target, options, sram - len(weights))
+        beside = 0 if target.reads_flash else len(weights)  # in SRAM
+        if plan.beyond_io_bytes + beside > sram > beside:
+            plan = fitting_plan(orders(), target, options, sram - beside)
             pieces, weights = _emit(plan)
         _check_scratch(plan, sram)
-        _check_fits(plan, len(weights), sram)
+        _check_fits(plan, 0 if target.reads_flash else len(weights), sram)
 
+    weights, states = _states(fused, plan, weights)
     calls, buffers = roll(_call_infos(plan, pieces, target), _buffer_infos(plan, pieces, stream))
     program = Program(
         calls=tuple(info.call for info in calls),
-        inputs=_ports(graph.inputs, fused.inputs, plan),
-        outputs=_ports(graph.outputs, fused.outputs, plan),
+        inputs=_ports(graph.given, fused.given, plan),
+        outputs=_ports(graph.returned, fused.returned, plan),
         weights_bytes=len(weights),
         scratch_bytes=plan.scratch_bytes,
         prefetch_bytes=stream.nbytes if stream else 0,
         target=target.name,
         converter_version=_version(),
         weights_crc=zlib.crc32(weights),
+        states=states,
+        state_bytes=plan.schedule.storage.state_bytes,
     )
     return CompiledGraph(
         microcode=encode(program),
@@ -134,7 +151,7 @@ def _with_pictures_woven(
     fused: Graph, planes: Schedule, target: Target, options: CompileOptions
 ) -> tuple[Graph, MemoryPlan] | None:
     """The smallest plan in an arena with pictures ordered by rows: then all channels of a row die at once."""
-    woven = weave_planes(fused)
+    woven = run(fused, WEAVE)
     orders = with_given_order(woven, make_schedule(woven, True), True)
     plan = smallest_plan(orders, target, options, network_cycles(planes, target))
     return None if plan is None else (woven, plan)
@@ -160,6 +177,31 @@ def _ports(tensors: Sequence[Tensor], inside: Sequence[Tensor], plan: MemoryPlan
     refs = [tensor_ref(plan, t) for t in inside]
     at = [ref.offset if ref.region is Region.SCRATCH else None for ref in refs]
     return tuple(descriptor(t.dtype, t.shape, place) for t, place in zip(tensors, at, strict=True))
+
+
+def _states(graph: Graph, plan: MemoryPlan, weights: bytes) -> tuple[bytes, tuple[State, ...]]:
+    """What the program remembers, and the weights with the values from which it starts."""
+    storage, result = plan.schedule.storage, []
+    for state, tensor, _ in graph.state_tensors():
+        raw = np.ascontiguousarray(state.initial).tobytes()
+        uniform = raw == raw[:1] * len(raw)
+        if not uniform:
+            weights += bytes(-len(weights) % ALIGNMENT)
+        port = descriptor(tensor.dtype, tensor.shape)
+        result.append(
+            State(
+                port.dtype,
+                port.rank,
+                port.bytes,
+                storage.state_offsets[storage.places[tensor].buffer],
+                port.dims,
+                0 if uniform else len(weights) + 1,
+                raw[0] if uniform and raw else 0,
+                state.name.encode("ascii", "replace")[:31],
+            )
+        )
+        weights += b"" if uniform else raw
+    return weights, tuple(result)
 
 
 def _emit_streamed(plan: MemoryPlan, sram: int) -> tuple[list[Piece], bytes, Stream | None]:
@@ -247,19 +289,19 @@ def _check_scratch(plan: MemoryPlan, sram: int) -> None:
         )
 
 
-def _check_weights(graph: Graph, sram: int) -> None:
+def _check_weights(graph: Graph, room: int, place: str, hint: str) -> None:
     """Refuse before any planning what no plan makes fit: equal weights are stored once, and none shrinks."""
     found = {
         data.tobytes()
         for op in graph.ops
         if op.kind in _LAYERS and (data := op.operand(1).data) is not None and op.operand(1).dtype == "int8"
     }
-    if (need := sum(map(len, found))) > sram:
+    if (need := sum(map(len, found))) > room > 0:
         fail(
             "ON403",
             "program",
-            f"the weights of its layers have {need:,} bytes, {sram:,} bytes of SRAM are given",
-            _IN_FLASH,
+            f"the weights of its layers have {need:,} bytes, {room:,} bytes of {place} are given",
+            hint,
         )
 
 
@@ -357,6 +399,13 @@ def _buffer_infos(plan: MemoryPlan, pieces: Sequence[Piece], stream: Stream | No
             BufferInfo(chunk.name, Region.PREFETCH, at, chunk.nbytes, *span(start, chunk.step), ())
             for chunk, start, at in places
         ]
+    result += [
+        BufferInfo(
+            buffer.name, Region.STATE, at, buffer.nbytes, *span(0, len(pieces) - 1), tuple(tensors[buffer])
+        )
+        for buffer, at in plan.schedule.storage.state_offsets.items()
+        if pieces
+    ]
     return tuple(result)
 
 

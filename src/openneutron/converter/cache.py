@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 import openneutron
+from openneutron.compiler.emit.result import BufferInfo, CallInfo, CompiledGraph
 from openneutron.compiler.microcode.cost import Bound, Cost
 from openneutron.compiler.microcode.format import KernelCall, Region, decode
-from openneutron.compiler.result import BufferInfo, CallInfo, CompiledGraph
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.files import cache_base, is_own_file, read_file, replace_file
 from openneutron.options import CompileOptions
-from openneutron.target import Target
+from openneutron.targets.chip import Target
 
 NO_CACHE = "OPENNEUTRON_NO_CACHE"  # set to anything: nothing is kept and nothing is looked up
 MOST_BYTES = 512 << 20  # of all entries; the oldest go
@@ -81,7 +81,9 @@ def _compiler() -> bytes:
 def compiler_sources() -> list[Path]:
     """All that compiling imports of this package, and its neighbours."""
     root = Path(openneutron.__file__).parent
-    folders = (root / name for name in ("compiler", "litert", "lower"))
+    folders = (
+        root / name for name in ("compiler", "environment", "fast_export", "litert", "lower", "targets")
+    )
     return sorted([*root.glob("*.py"), *(file for folder in folders for file in folder.rglob("*.py"))])
 
 

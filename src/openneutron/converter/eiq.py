@@ -12,11 +12,13 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from openneutron.converter import eiq_worker
+from openneutron.converter.eiq_versions import DISTRIBUTION, fit, is_stand_in
 from openneutron.converter.neutron_graph import read_neutron_graph
 from openneutron.converter.protocol import ConvertedModel
 from openneutron.converter.stock import MAGIC, PLAIN, PROFILING, read_words, word_count
@@ -24,7 +26,7 @@ from openneutron.diagnostics import Reject, fail
 from openneutron.files import scratch_folder
 from openneutron.litert.ir import Graph
 from openneutron.options import CompileOptions
-from openneutron.target import Target
+from openneutron.targets.chip import Target
 
 _WHERE = "converter eiq"
 _OPEN_HINT = "The open converter (--converter open) needs no SDK; its programs run on OpenNeutron's firmware."
@@ -60,6 +62,7 @@ class EiqConverter:
             code = (
                 selection.read_text() if options.dump_kernel_selection_code and selection.exists() else None
             )
+        _check_version(answer["version"])
         if options.dump_kernel_selection_code and code is None:
             fail(
                 "ON412",
@@ -104,6 +107,19 @@ class EiqConverter:
                 _CODES[answer["status"]], _WHERE, answer["message"], f"{answer['hint']} {_OPEN_HINT}".strip()
             )
         return answer
+
+
+def _check_version(version: str) -> None:
+    """The stand-in is refused; a version that ExecuTorch does not ask for is said."""
+    if is_stand_in(version):
+        fail(
+            "ON412",
+            _WHERE,
+            f"{DISTRIBUTION} {version} is OpenNeutron's own stand-in: NXP silicon does not run its microcode",
+            f"Run it outside of `python -m openneutron.sdk`. {_OPEN_HINT}",
+        )
+    if problem := fit(version):
+        warnings.warn(f"{DISTRIBUTION} {version}: {problem}", stacklevel=2)
 
 
 def _request(options: CompileOptions, target: Target) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from itertools import zip_longest
 
 from openneutron.compiler.microcode.format import FORMAT_VERSION, Kernel
 from openneutron.diagnostics import fail
-from openneutron.target import DEFAULT_TARGET
+from openneutron.targets.table import DEFAULT_TARGET
 
 SUFFIX = "_kernel_selection.c"
 _FIELD = re.compile(r" \* (converter|target): ([\w.+-][\w .+-]*?)\s*$")

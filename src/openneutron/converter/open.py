@@ -6,18 +6,18 @@ import warnings
 from dataclasses import dataclass
 
 from openneutron.compiler.compile import compile_graph
-from openneutron.compiler.emit.select import refusal
-from openneutron.compiler.result import CompiledGraph
+from openneutron.compiler.emit.result import CompiledGraph
+from openneutron.compiler.microcode.driver import LIBRARY, prepare_problem
+from openneutron.compiler.select.select import refusal
 from openneutron.converter.cache import compile_or_recall
 from openneutron.converter.kernel_selection import kernel_selection_code
 from openneutron.converter.neutron_graph import NeutronGraph, write_neutron_graph
 from openneutron.converter.protocol import ConvertedModel
 from openneutron.diagnostics import Reject, fail
-from openneutron.driver import LIBRARY, prepare_problem
 from openneutron.litert.file import read
 from openneutron.litert.ir import Graph
 from openneutron.options import CompileOptions
-from openneutron.target import Target
+from openneutron.targets.chip import Target
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class OpenConverter:
         compiled = compile_or_recall(litert, target, options, lambda: compile_graph(graph, target, options))
         _let_driver_check(compiled)
         parts = NeutronGraph(
-            inputs=tuple(graph.inputs),
-            outputs=tuple(graph.outputs),
+            inputs=tuple(graph.given),
+            outputs=tuple(graph.returned),
             microcode=compiled.microcode,
             weights=compiled.weights,
             kernels=b"",
@@ -69,9 +69,7 @@ def _let_driver_check(compiled: CompiledGraph) -> None:
         )
         return
     if problem := prepare_problem(compiled.microcode, compiled.weights):
-        fail(
-            "ON404",
-            "microcode",
-            f"the driver refuses what the compiler made: {problem}",
-            "Please report it with the model; operators_not_to_delegate keeps the operator on the CPU.",
-        )
+        hint = "Please report it with the model; operators_not_to_delegate keeps the operator on the CPU."
+        if "target" in problem:  # a chip's file was added since the library was built
+            hint = "For a new chip: python -m openneutron.compiler.microcode --write, then make native."
+        fail("ON404", "microcode", f"the driver refuses what the compiler made: {problem}", hint)

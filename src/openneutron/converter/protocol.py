@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from openneutron.diagnostics import Reject
 from openneutron.litert.ir import Graph
 from openneutron.options import CompileOptions
-from openneutron.target import Target
+from openneutron.targets.chip import Target
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-    from openneutron.compiler.result import CompiledGraph
+    from openneutron.compiler.emit.result import CompiledGraph
     from openneutron.lower.convert import Lowered
 
 

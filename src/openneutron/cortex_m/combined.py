@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,19 +23,18 @@ from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 from openneutron import ops
 from openneutron.cortex_m.quantizer import CortexMInt8Quantizer
 from openneutron.cortex_m.rewrite import rewrite_for_cortex_m
+from openneutron.fast_export.lift import lift
 from openneutron.fx import sources
-from openneutron.ops.spec import OPEN
 from openneutron.options import CompileOptions
 from openneutron.package.backend import NeutronPartitioner
 from openneutron.passes import ATEN_PASSES, PTQ, QAT, run_passes
 from openneutron.passes.graph import constant
-from openneutron.quantize.annotate import Annotator, leave_float
-from openneutron.quantize.borders import different_parts
+from openneutron.quantize.annotation.annotate import Annotator, leave_float
+from openneutron.quantize.annotation.borders import different_parts
+from openneutron.quantize.annotation.number_formats import Scheme
+from openneutron.quantize.annotation.sharing import flatten_sharing
 from openneutron.quantize.convert import convert_calibrated
-from openneutron.quantize.lifted import lift
 from openneutron.quantize.quantizer import leave_room_for_biases
-from openneutron.quantize.schemes import Scheme
-from openneutron.quantize.sharing import flatten_sharing
 
 
 class CombinedQuantizer(Quantizer):
@@ -54,9 +53,11 @@ class CombinedQuantizer(Quantizer):
         per_channel: bool = False,
         keep_float: Collection[str] = (),
         examples: Sequence[tuple[Any, ...]] = (),
+        states: Mapping[str, int] | None = None,
     ):
         super().__init__()
         self.examples = tuple(examples)
+        self.states = dict(states or {})
         self.options = options or CompileOptions()
         self.is_qat = is_qat
         self.keep_float = keep_float
@@ -73,7 +74,8 @@ class CombinedQuantizer(Quantizer):
         """Say of every tensor how it is to be quantized."""
         taken = self._taken(model)
         annotator = Annotator(self._scheme, ops.find, self.keep_float, lambda node: node.name in taken)
-        annotator.islands = self.options.converter == OPEN
+        annotator.converter = self.options.converter
+        annotator.states = self.states
         annotator.apart = different_parts(model, self.examples, ops.find)
         annotator.annotate(model)
         leave_float(model, self.keep_float)
@@ -98,13 +100,13 @@ class CombinedQuantizer(Quantizer):
 class _Trial(Quantizer):
     """Annotates for Neutron a graph that has been prepared for that."""
 
-    def __init__(self, per_channel: bool, islands: bool):
+    def __init__(self, per_channel: bool, converter: str):
         super().__init__()
         self._scheme = Scheme(per_channel=per_channel)
-        self._islands = islands
+        self._converter = converter
 
     def annotate(self, model: GraphModule) -> GraphModule:
-        Annotator(self._scheme, ops.find, islands=self._islands).annotate(model)
+        Annotator(self._scheme, ops.find, converter=self._converter).annotate(model)
         return model
 
     def validate(self, model: GraphModule) -> None:
@@ -120,7 +122,7 @@ def taken_by_neutron(
     """Names of the nodes Neutron's partitioner takes when everything it can have is quantized for it."""
     trial = copy.deepcopy(model)
     move_exported_model_to_eval(trial)
-    prepared = prepare_pt2e(trial, _Trial(per_channel, options.converter == OPEN))
+    prepared = prepare_pt2e(trial, _Trial(per_channel, options.converter))
     args, kwargs = example_of(model)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # observers that have seen nothing complain

@@ -28,7 +28,6 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from openneutron.backends import DEFAULT_CORE
 from openneutron.cortex_m.core import find_core
 
 
@@ -143,7 +142,7 @@ _PASSES = [
 class LowerToCortexM(ExportedProgramPassBase):
     """Rewrites the quantized operators outside delegates to the `cortex_m` dialect."""
 
-    def __init__(self, core: str = DEFAULT_CORE):
+    def __init__(self, core: str):
         self.target_config = find_core(core)
 
     def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:

@@ -33,9 +33,9 @@ from torchao.quantization.pt2e.quantizer import ComposableQuantizer
 from openneutron.cortex_m.rewrite import rewrite_for_cortex_m
 from openneutron.fx import is_float, tensor_of
 from openneutron.passes import ATEN_PASSES, PTQ, QAT, run_passes
-from openneutron.quantize.annotate import is_annotated, leave_float
-from openneutron.quantize.schemes import Scheme
-from openneutron.quantize.sharing import flatten_sharing
+from openneutron.quantize.annotation.annotate import is_annotated, leave_float
+from openneutron.quantize.annotation.number_formats import Scheme
+from openneutron.quantize.annotation.sharing import flatten_sharing
 
 _BATCH_NORM = torch.ops.aten.batch_norm.default
 _CONVOLUTIONS = CONV_OP_PATTERNS | CONV1D_OP_PATTERNS | CONV_TRANSPOSE_OP_PATTERNS

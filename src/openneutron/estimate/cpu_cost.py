@@ -1,7 +1,7 @@
 """Estimated cycles of operators that stay on the CPU, from their names and shapes.
 
 Operators that `runtime/cpu_kernels` has a kernel for are estimated as those, which firmware links, the rest
-as ExecuTorch's portable and Cortex-M kernels. A rough model: its parameters (`openneutron.target.CostModel`,
+as ExecuTorch's portable and Cortex-M kernels. A rough model: its parameters (`targets.cost.CostModel`,
 those that begin with `cpu_`) are instructions counted on an emulated Cortex-M33, times an assumed number of
 cycles each (benchmarks/bench_cpu_cost.py). It tells float kernels from the int8 kernels of the Cortex-M
 dialect, multiplications from walks over elements, and these from functions of the C library. Within a class,
@@ -19,7 +19,7 @@ from torch.fx import Node
 
 from openneutron.fx import bind_args, op_name, tensor_of
 from openneutron.ops import TABLE
-from openneutron.target import Target
+from openneutron.targets.chip import Target
 
 Shape = Sequence[int]
 
@@ -51,14 +51,19 @@ _BINARY = frozenset({
 _FAST = {
     "quantize_per_tensor": "quantize", "quantize_per_channel": "quantize",
     "dequantize_per_tensor": "dequantize", "dequantize_per_channel": "dequantize",
-    "permute_copy": "move", "transpose_copy": "move", "expand_copy": "move", "_to_dim_order_copy": "move",
-    "_clone_dim_order": "move",
+    **dict.fromkeys(("permute_copy", "transpose_copy", "expand_copy", "_to_dim_order_copy",
+                     "_clone_dim_order", "slice_copy", "select_copy", "cat"), "move"),
 }  # fmt: skip
 _FAST_FLOAT = {
     **dict.fromkeys(("add", "sub", "mul", "div", "minimum", "maximum", "relu", "abs", "neg", "sqrt", "clamp",
-                     "hardtanh", "sum", "mean", "native_layer_norm"), "element"),
+                     "hardtanh", "sum", "mean", "native_layer_norm", "avg_pool2d",
+                     "max_pool2d_with_indices"), "element"),
     **dict.fromkeys(("exp", "tanh", "sigmoid", "_softmax", "_log_softmax"), "function"),
     **dict.fromkeys(("mm", "bmm", "addmm", "convolution"), "mac"),
+}  # fmt: skip
+_FAST_INT8 = {
+    "quantize_per_tensor": "quantize", "dequantize_per_tensor": "dequantize", "quantized_add": "element",
+    "quantized_mul": "element", "softmax": "function",
 }  # fmt: skip
 
 
@@ -95,9 +100,12 @@ class Operator:
     @property
     def fast(self) -> str:
         """What a kernel of runtime/cpu_kernels is counted by; empty if there is none."""
-        if self.namespace == "cortex_m" or "_mode" in self.name:
+        if self.namespace == "cortex_m":
+            return _FAST_INT8.get(self.base, "")
+        if "_mode" in self.name:
             return ""
-        return _FAST.get(self.base) or (_FAST_FLOAT.get(self.base, "") if self.is_float else "")
+        base = "convolution" if self.base in _TRANSPOSED else self.base
+        return _FAST.get(base) or (_FAST_FLOAT.get(base, "") if self.is_float else "")
 
     @property
     def is_view(self) -> bool:
@@ -154,7 +162,7 @@ def cpu_work(op: Operator, *, portable: bool = False) -> tuple[str, float]:
     """
     int8 = op.namespace == "cortex_m"
     if op.fast and not portable:
-        elements = max([prod(op.output), *(prod(s) for s in op.inputs)])
+        elements = max([prod(op.output) * op.window, *(prod(s) for s in op.inputs)])
         work = {"mac": op.macs, "element": elements}.get(op.fast, prod(op.output))
         return f"cpu_fast_{op.fast}_cycles", work
     if op.kind in ("quantize", "dequantize"):

@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from openneutron.compiler.emit.result import CallInfo
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.cost import run_times
-from openneutron.compiler.result import CallInfo
 from openneutron.converter.protocol import Partition
 from openneutron.estimate.cpu_cost import Operator, cpu_cycles, operator_of, transpose_cycles
-from openneutron.target import Target
+from openneutron.targets.chip import Target
 
 NPU_KINDS = frozenset({"kernel", "copy", "wait"})
 BORDER_KINDS = frozenset({"quantize", "dequantize", "transpose"})

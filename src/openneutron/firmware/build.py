@@ -8,8 +8,8 @@ from pathlib import Path
 
 from openneutron.converter.kernel_selection import check_unedited, kernel_selection_code, read_selection
 from openneutron.diagnostics import fail
-from openneutron.files import write_atomically
-from openneutron.firmware.cores import DEFAULT, FLASH_BYTES, SRAM_BYTES, Core
+from openneutron.files import make_folder, write_atomically
+from openneutron.firmware.cores import Core, find_firmware_core
 from openneutron.firmware.program import ASSEMBLY, FirmwareProgram
 from openneutron.firmware.sizes import ImageSize, read_map
 from openneutron.firmware.toolchain import (
@@ -21,7 +21,6 @@ from openneutron.firmware.toolchain import (
     compile_units,
     digest_of,
     find_tool,
-    make_folder,
     run_tool,
 )
 
@@ -52,29 +51,34 @@ def runtime_folder() -> Path:
     fail("ON504", "runtime", "the C sources of the runtime are not beside the package", "Install it again.")
 
 
-def neutron_units(optimize: str = OPTIMIZE, defines: Sequence[str] = ()) -> list[Unit]:
-    """The runtime's own files; the group tells kernels from what they share."""
+def neutron_units(core: Core, optimize: str = OPTIMIZE, defines: Sequence[str] = ()) -> list[Unit]:
+    """The runtime's own files, for a core's chip alone; the group tells kernels from what they share."""
     runtime = runtime_folder()
     flags, includes = (*WARNINGS, *C, optimize, *defines), _includes(runtime)
+    chip = (f"-DNEUTRON_TARGET={core.target}u",)
     headers = digest_of(f for folder in includes for f in folder.glob("*.h"))
     sources = [("kernel", s) for s in sorted((runtime / "kernels").glob("*.c"))]
     sources += [("src", s) for s in sorted((runtime / "src").glob("*.c"))]
-    return [Unit(group, source.stem, source, flags, includes, headers) for group, source in sources]
+    return [
+        Unit(group, source.stem, source, (*flags, *chip) if group == "src" else flags, includes, headers)
+        for group, source in sources
+    ]
 
 
 def build_firmware(
     program: FirmwareProgram,
     folder: Path,
     *,
-    core: Core = DEFAULT,
+    core: Core | None = None,
     selection: Path | None = None,
     select: bool = False,
-    sram_bytes: int = SRAM_BYTES,
+    sram_bytes: int | None = None,
     optimize: str = OPTIMIZE,
     defines: Sequence[str] = (),
 ) -> Firmware:
     """Build the image of the delegates; kernels are a selection's, the program's own (`select`), or all."""
-    _check_memory(program, sram_bytes)
+    core = core or find_firmware_core(target=program.target)
+    _check_memory(program, core, sram_bytes)
     if selection is not None:
         check_selection(selection)
     check_tools()
@@ -83,14 +87,16 @@ def build_firmware(
     program.write(folder)
     if selection is None and select:
         selection = folder / SELECTION
-        write_atomically(selection, kernel_selection_code(program.kernels, program.converter).encode())
+        write_atomically(
+            selection, kernel_selection_code(program.kernels, program.converter, program.target).encode()
+        )
     includes = (*_includes(runtime), runtime / "firmware", folder)
     flags = (*WARNINGS, *C, optimize, *defines)
     headers = digest_of(f for place in includes for f in place.glob("*.h"))
     sources = {name: runtime / "firmware" / f"{name}.c" for name in APPLICATION}
     if selection is not None:
         sources["kernel_selection"] = selection.resolve()
-    units = neutron_units(optimize, [d for d in defines if "FIRMWARE_" not in d])
+    units = neutron_units(core, optimize, [d for d in defines if "FIRMWARE_" not in d])
     units += [Unit("application", name, source, flags, includes, headers) for name, source in sources.items()]
     objects = compile_units(units, core)
     compiler = find_tool(f"{PREFIX}gcc")
@@ -118,17 +124,18 @@ def _includes(runtime: Path) -> tuple[Path, ...]:
     return tuple(runtime / d for d in ("include", "generated", "src"))
 
 
-def _check_memory(program: FirmwareProgram, sram_bytes: int) -> None:
+def _check_memory(program: FirmwareProgram, core: Core, sram_bytes: int | None) -> None:
     need, pools = program.pools.delegates_bytes + STACK_BYTES, program.pools
-    if need > min(sram_bytes, SRAM_BYTES):
+    room = min(sram_bytes or core.sram_bytes, core.sram_bytes)
+    if need > room:
         fail(
             "ON703",
             program.name,
             f"needs {need:,} bytes of SRAM (scratch {pools.scratch:,}, prefetch {pools.prefetch:,}, "
             f"inputs {pools.inputs:,}, outputs {pools.outputs:,}, stack {STACK_BYTES:,}); "
-            f"there are {min(sram_bytes, SRAM_BYTES):,}",
+            f"there are {room:,}",
             "Compile it with a smaller --sram, or give the firmware more.",
         )
-    if program.flash_bytes > FLASH_BYTES:
+    if program.flash_bytes > core.flash_bytes:
         fail("ON703", program.name, f"microcode and weights have {program.flash_bytes:,} bytes; the emulated "
-             f"board has {FLASH_BYTES:,} of flash", "Use a smaller model.")  # fmt: skip
+             f"board has {core.flash_bytes:,} of flash", "Use a smaller model.")  # fmt: skip

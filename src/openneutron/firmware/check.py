@@ -6,7 +6,7 @@ from pathlib import Path
 
 from openneutron.diagnostics import fail
 from openneutron.firmware.core_check import check_core
-from openneutron.firmware.cores import SRAM_BYTES, Core
+from openneutron.firmware.cores import Core
 from openneutron.firmware.operators import PRIM, uses_cmsis_nn, wheel_operators
 from openneutron.firmware.sources import Sources, find_sources
 from openneutron.firmware.toolchain import check_tools
@@ -19,10 +19,10 @@ def check_whole(
     executorch: str | Path | None = None,
     cmsis_nn: str | Path | None = None,
     *,
-    sram_bytes: int = SRAM_BYTES,
+    sram_bytes: int | None = None,
 ) -> Sources:
     """The sources for a program's firmware, if it, the tools and the sources are as they must be."""
-    check_memory(program, sram_bytes)
+    check_memory(program, core, sram_bytes)
     check_core(program.data, core.name, program.name)
     unknown = sorted(op for op in set(program.operators) - wheel_operators() if not op.startswith(PRIM))
     if unknown:

@@ -15,7 +15,7 @@ from openneutron.files import COUNTS, write_atomically
 from openneutron.firmware.whole import WholeFirmware, WholeProgram
 from openneutron.firmware.whole_run import StepCount, WholeRun
 from openneutron.run.program_steps import ProgramStep, program_steps
-from openneutron.target import DEFAULT_TARGET, find_target
+from openneutron.targets.table import find_target
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ def counted_steps(program: WholeProgram, run: WholeRun) -> list[CountedStep]:
     payloads = {name: [d.payload() for d in m.delegates] for name, m in program.info.methods.items()}
     arguments = {name: [p.input_args for p in found] for name, found in payloads.items()}
     steps = program_steps(program.data, arguments, program.name)
-    target = find_target(DEFAULT_TARGET)
+    target = find_target(program.target)
 
     def estimate(method: str, step: ProgramStep) -> int:
         if step.delegate is not None:
             calls = decode(payloads[method][step.delegate].microcode).calls
             return sum(cost.cycles for cost in costs_of(calls, target))
         shapes = tuple(tensor.spec.shape for tensor in step.inputs)
-        is_float = all(t.spec.dtype == "float32" for t in (*step.inputs, *step.outputs))
+        is_float = all(t.spec.dtype == "float32" for t in (*step.inputs, *step.outputs[:1]))
         op = Operator(step.operator, shapes, step.outputs[0].spec.shape, is_float=is_float)
         return cpu_cycles(op, target)
 

@@ -109,6 +109,19 @@ def run_firmware(firmware: Firmware, inputs: Sequence[Arrays], timeout: float = 
     return FirmwareRun(_outputs(firmware.program, raw), counts, int(stack[1]) if stack else 0)
 
 
+def run_firmware_sequence(
+    firmware: Firmware, frames: Sequence[Sequence[Arrays]], timeout: float = 600.0
+) -> list[list[Arrays]]:
+    """Run an image on the inputs of every delegate for one frame after the other; the outputs of each."""
+    folder = firmware.folder
+    raw = (a.tobytes() for inputs in frames for arrays in inputs for a in arrays)
+    (folder / "inputs.bin").write_bytes(b"".join(raw))
+    emulate(firmware.core, firmware.image, folder, timeout)
+    found = (folder / "outputs.bin").read_bytes()
+    each = len(found) // len(frames)
+    return [_outputs(firmware.program, found[i * each : (i + 1) * each]) for i in range(len(frames))]
+
+
 def run_host(program: FirmwareProgram, inputs: Sequence[Arrays]) -> list[Arrays]:
     """The host simulator's outputs for the same inputs."""
     return [

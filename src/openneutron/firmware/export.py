@@ -6,11 +6,11 @@ import re
 import shutil
 from pathlib import Path
 
-from openneutron.files import write_atomically
+from openneutron.files import make_folder, write_atomically
 from openneutron.firmware.build import SELECTION, runtime_folder
 from openneutron.firmware.operators import Kernels, prim_defines
 from openneutron.firmware.sources import CMSIS_NN_COMMIT, Sources, git_commands
-from openneutron.firmware.toolchain import CXX, make_folder
+from openneutron.firmware.toolchain import CXX
 from openneutron.firmware.whole import (
     ASSEMBLY,
     CMSIS_NN_SPEED,
@@ -121,7 +121,7 @@ def _cmake(firmware: WholeFirmware, sources: Sources) -> str:
         CHECK_CMSIS_NN=_CHECK_CMSIS_NN.replace("@COMMAND@", commands[1]) if groups["CMSIS_NN_FILES"] else "",
         SOURCES="\n".join(f"set({name}\n  {quoted(files)})" for name, files in groups.items()),
         CXX_FLAGS=";".join(CXX),
-        DEFINES=" ".join(d.removeprefix("-D") for d in DEFINES),
+        DEFINES=" ".join(definitions(firmware)),
         NEUTRON_INCLUDES=" ".join(f'"${{OPENNEUTRON_RUNTIME}}/{d}"' for d in includes),
         SIZE=SIZE,
         CMSIS_NN_SPEED=CMSIS_NN_SPEED,
@@ -147,6 +147,11 @@ def prim_properties(kernels: Kernels) -> str:
         'set_source_files_properties("${EXECUTORCH_SOURCE}/kernels/prim_ops/register_prim_ops.cpp"\n'
         f'  PROPERTIES COMPILE_OPTIONS "{options}")\n'
     )
+
+
+def definitions(firmware: WholeFirmware) -> list[str]:
+    """What every file is compiled with: ExecuTorch's definitions, and the chip whose microcode is taken."""
+    return [*(d.removeprefix("-D") for d in DEFINES), f"NEUTRON_TARGET={firmware.core.target}u"]
 
 
 def quoted(files: list[str]) -> str:

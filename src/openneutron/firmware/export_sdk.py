@@ -12,11 +12,12 @@ import numpy as np
 from openneutron.board.arrays import to_memory
 from openneutron.board.limits import KIB, temporary_need
 from openneutron.diagnostics import fail
-from openneutron.files import write_atomically
+from openneutron.files import make_folder, write_atomically
 from openneutron.firmware.build import SELECTION, runtime_folder
-from openneutron.firmware.cores import DEFAULT
+from openneutron.firmware.cores import find_firmware_core
 from openneutron.firmware.export import (
     copy_code,
+    definitions,
     fill_template,
     main_code,
     prim_properties,
@@ -28,11 +29,10 @@ from openneutron.firmware.operators import find_kernels, prim_defines, uses_cmsi
 from openneutron.firmware.pools import WholePools
 from openneutron.firmware.sizes import ImageSize
 from openneutron.firmware.sources import Sources, find_sources, git_commands, sources_folder
-from openneutron.firmware.toolchain import CXX, make_folder
+from openneutron.firmware.toolchain import CXX
 from openneutron.firmware.whole import (
     ASSEMBLY,
     CPU_KERNEL_SPEED,
-    DEFINES,
     KERNEL_SPEED,
     POOLS_HEADER,
     WholeFirmware,
@@ -40,6 +40,7 @@ from openneutron.firmware.whole import (
 )
 from openneutron.firmware.whole_run import host_runs, random_runs
 from openneutron.package.pte import check_program, parse_program, read_program
+from openneutron.targets.table import DEFAULT_TARGET, find_target
 
 NXP_TEMPORARY = 96 * KIB  # NXP: with less the NPU's output is wrong without a word
 NXP_METHOD = 64 * KIB  # not measured: no emulator has the NPU; the application prints what was used
@@ -53,7 +54,9 @@ def is_stock_program(path: Path) -> bool:
     return any(payload is not None and not payload.is_open for payload in found)
 
 
-def stock_firmware(path: Path, executorch: str | None = None) -> tuple[WholeFirmware, Sources]:
+def stock_firmware(
+    path: Path, executorch: str | None = None, target: str = DEFAULT_TARGET
+) -> tuple[WholeFirmware, Sources]:
     """What is known of a program of NXP's converter without running it: operators and memory."""
     data, where = read_program(path)
     info = parse_program(data, where, check_program(data, where))
@@ -61,7 +64,7 @@ def stock_firmware(path: Path, executorch: str | None = None) -> tuple[WholeFirm
     if others:
         fail("ON709", where, f"there is no backend {', '.join(others)} in the firmware",
              "Compile the model for NeutronBackend and the CPU alone.")  # fmt: skip
-    program = WholeProgram(path.stem, data, info, (), "eiq")
+    program = WholeProgram(path.stem, data, info, (), "eiq", target)
     if uses_cmsis_nn(program.operators):
         fail("ON709", where, "the library in NXP's SDK has no cortex_m kernels",
              "Compile the model with --recipe neutron.")  # fmt: skip
@@ -70,11 +73,17 @@ def stock_firmware(path: Path, executorch: str | None = None) -> tuple[WholeFirm
     pools = replace(WholePools.known(info), method=NXP_METHOD, temporary=max(need, NXP_TEMPORARY))
     kernels = find_kernels(program.operators, sources)
     empty = ImageSize(())
-    return WholeFirmware(program, DEFAULT, path.parent, path, empty, kernels, pools, ()), sources
+    return WholeFirmware(
+        program, find_firmware_core(target=target), path.parent, path, empty, kernels, pools, ()
+    ), sources
 
 
 def export_mcux(firmware: WholeFirmware, folder: Path, sources: Sources) -> None:
     """Write an example of the MCUXpresso SDK."""
+    chip = find_target(firmware.program.target)
+    if not chip.nxp_board:
+        fail("ON104", "option --format", f"NXP's SDK has no example of ExecuTorch for {chip.chip}",
+             "Export with --format cmake or zephyr.")  # fmt: skip
     make_folder(folder)
     program, ours = firmware.program, bool(firmware.program.delegates)
     stock = program.converter == "eiq"
@@ -96,7 +105,8 @@ def export_mcux(firmware: WholeFirmware, folder: Path, sources: Sources) -> None
     files = ["main.cpp", "model_pte.h", POOLS_HEADER]
     files += [f"{name}/RegisterCodegenUnboxedKernelsEverything.cpp" for name in names]
     files += cpu
-    common = {"NAME": program.name, "PROJECT": _identifier(program.name)}
+    common = {"NAME": program.name, "PROJECT": _identifier(program.name), "CHIP": chip.chip,
+              "BOARD": chip.nxp_board, "CORE": chip.nxp_core}  # fmt: skip
     _write(folder / "CMakeLists.txt", fill_template(
         "mcux_CMakeLists.txt", **common, INCLUDES=" ".join(includes), FILES="\n  ".join(files),
         CPU_KERNELS=_speed([f"${{HERE}}/{file}" for file in cpu])))  # fmt: skip
@@ -118,7 +128,8 @@ def export_zephyr(firmware: WholeFirmware, folder: Path, sources: Sources) -> No
     _write(folder / "zephyr/module.yml", fill_template("zephyr_module.yml"))
     _write(folder / "zephyr/Kconfig", fill_template("zephyr_Kconfig"))
     mine = {"NEUTRON_FILES": groups.pop("NEUTRON_FILES")}
-    module = fill_template("zephyr_CMakeLists.txt", SOURCES=_sets(mine), KERNEL_SPEED=KERNEL_SPEED)
+    module = fill_template("zephyr_CMakeLists.txt", SOURCES=_sets(mine), KERNEL_SPEED=KERNEL_SPEED,
+                           TARGET=str(firmware.core.target))  # fmt: skip
     _write(folder / "zephyr/CMakeLists.txt", module)
     if program.delegates:
         _runtime(firmware, folder, app / "src")
@@ -175,7 +186,8 @@ _OURS = tuple(f"openneutron/{name}" for name in ("include", "generated", "src", 
 
 def _reconfig(firmware: WholeFirmware, sources: Sources, stock: bool) -> str:
     if stock:
-        return fill_template("mcux_reconfig_eiq.cmake")
+        libraries = find_target(firmware.program.target).nxp_libraries
+        return fill_template("mcux_reconfig_eiq.cmake", LIBRARIES=libraries)
     groups, commands = source_groups(firmware, sources), git_commands()
     for name in ("REGISTRATIONS", "CPU_KERNEL_FILES"):
         groups.pop(name)  # CMakeLists.txt has them
@@ -187,7 +199,7 @@ def _reconfig(firmware: WholeFirmware, sources: Sources, stock: bool) -> str:
         SOURCES=_sets(groups),
         KERNEL_SPEED=KERNEL_SPEED,
         CXX_FLAGS=" ".join(CXX),
-        DEFINES=" ".join(d.removeprefix("-D") for d in DEFINES),
+        DEFINES=" ".join(definitions(firmware)),
         KERNELS=str(firmware.kernels.count),
         PRIM="".join(f" {d.removeprefix('-D')}" for d in prim_defines(prim)) if prim else "",
     )

@@ -17,9 +17,10 @@ from functools import cached_property
 from pathlib import Path
 
 from openneutron.diagnostics import fail
+from openneutron.files import make_folder
 from openneutron.firmware.build import runtime_folder
 from openneutron.firmware.sources import Sources, package_folder, wheel_folder
-from openneutron.firmware.toolchain import cache_folder, digest_of, make_folder, run_tool
+from openneutron.firmware.toolchain import cache_folder, digest_of, run_tool
 
 PRIM = "executorch_prim::"
 _PRIM_FILES = ("et_view", "et_copy_index", "register_prim_ops")
@@ -56,6 +57,7 @@ LIBRARIES = (
 CPU_KERNELS = (
     Library("cpu_aten", "aten.yaml", "--functions-yaml-path", "executorch", ours=True),
     Library("cpu_quantized", "quantized.yaml", "--custom-ops-yaml-path", "executorch", ours=True),
+    Library("cpu_cortex_m", "cortex_m.yaml", "--custom-ops-yaml-path", "executorch", ours=True),
 )
 
 

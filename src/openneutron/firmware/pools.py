@@ -12,6 +12,7 @@ _MEANINGS = {
     "method": ("METHOD", "ExecuTorch's method allocator"),
     "planned": ("PLANNED", "planned memory: all tensors of a method"),
     "temporary": ("TEMPORARY", "temporary allocator: activations and prefetched weights of a delegate"),
+    "state": ("STATE", "of the method allocator: what delegates remember from run to run"),
     "lookup": ("LOOKUP", "of the temporary allocator: what loading a method wants of it at least"),
     "io": ("IO", "inputs and outputs the program plans no memory for"),
     "stack": ("STACK", "of the run alone; interrupts come on top"),
@@ -28,6 +29,7 @@ class WholePools:
     io: int = 0
     stack: int = 0
     lookup: int = 0  # a part of `temporary`
+    state: int = 0  # a part of `method`
 
     @property
     def total(self) -> int:
@@ -41,7 +43,8 @@ class WholePools:
         ports = [(*m.inputs, *m.outputs) for m in info.methods.values()]
         io = max((padded_sum([tensor_bytes(spec) for spec in specs]) for specs in ports), default=0)
         lookup = max((_LOOKUP * m.most_arguments for m in info.methods.values()), default=0)
-        return WholePools(planned=planned, io=io, lookup=lookup)
+        state = sum(payload.state_bytes for payload in info.payloads())
+        return WholePools(planned=planned, io=io, lookup=lookup, state=state)
 
     def header(self, name: str) -> str:
         """The C header with the sizes."""

@@ -12,9 +12,8 @@ import numpy as np
 from openneutron.compiler.microcode.format import ALIGNMENT, Descriptor, DType, Kernel, Program, decode
 from openneutron.diagnostics import fail
 from openneutron.files import write_atomically
-from openneutron.package.payload import check_fits
+from openneutron.package.payload import check_one_target
 from openneutron.package.pte import ProgramInfo, inspect_program
-from openneutron.target import DEFAULT_TARGET
 
 POOLS_HEADER = "neutron_pools.h"
 ASSEMBLY = "program.S"
@@ -49,11 +48,12 @@ class Pools:
     inputs: int  # of the delegate with the most, each padded to 16 bytes; those in scratch not counted
     outputs: int
     planned: int  # for ExecuTorch's own tensors, where its runtime executes the program
+    state: int = 0  # what all delegates remember from run to run
 
     @property
     def delegates_bytes(self) -> int:
         """SRAM the delegates need."""
-        return self.scratch + self.prefetch + self.inputs + self.outputs
+        return self.scratch + self.prefetch + self.inputs + self.outputs + self.state
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ class FirmwareProgram:
     cpu_operators: tuple[str, ...]  # what ExecuTorch's kernels would compute around the delegates
     planned_bytes: int
     converter: str
+    target: str
 
     @cached_property
     def pools(self) -> Pools:
@@ -76,6 +77,7 @@ class FirmwareProgram:
             inputs=max(_padded(p.inputs) for p in programs),
             outputs=max(_padded(p.outputs) for p in programs),
             planned=self.planned_bytes,
+            state=sum(p.state_bytes for p in programs),
         )
 
     @property
@@ -97,6 +99,7 @@ class FirmwareProgram:
             ("NEUTRON_PREFETCH_BYTES", p.prefetch, "prefetched weights; aligned to 16"),
             ("NEUTRON_INPUT_BYTES", p.inputs, "inputs of the delegate with the most; not those in scratch"),
             ("NEUTRON_OUTPUT_BYTES", p.outputs, "outputs likewise"),
+            ("NEUTRON_STATE_BYTES", p.state, "what all delegates remember from run to run; aligned to 16"),
             ("NEUTRON_RESERVE_BYTES", p.scratch + p.inputs + p.outputs, "the three of them together"),
             ("NEUTRON_MICROCODE_BYTES", sum(len(d.microcode) for d in self.delegates), "flash"),
             ("NEUTRON_WEIGHTS_BYTES", sum(len(d.weights) for d in self.delegates), "flash; aligned to 16"),
@@ -145,7 +148,7 @@ def plain_name(source: Path | bytes) -> str:
     return re.sub(r"[^\w .+-]", "_", source.stem) if isinstance(source, Path) else "program"
 
 
-def read_firmware_program(source: Path | bytes, target: str = DEFAULT_TARGET) -> FirmwareProgram:
+def read_firmware_program(source: Path | bytes) -> FirmwareProgram:
     """The delegates of a .pte; one that has none for our firmware is refused."""
     info = inspect_program(source)
     name = plain_name(source)
@@ -157,14 +160,13 @@ def read_firmware_program(source: Path | bytes, target: str = DEFAULT_TARGET) ->
             "the program has no delegates: all of it runs on the CPU",
             "`openneutron compile` says why nodes stay on the CPU.",
         )
-    for i, payload in enumerate(payloads):
-        check_fits(payload, target, f"{name}: delegate {i}")
+    target = check_one_target(payloads, name)
     delegates = tuple(
         FirmwareDelegate(p.microcode, p.weights, decode(p.microcode, f"{name}: delegate {i}"))
         for i, p in enumerate(payloads)
     )
     planned = max(m.planned_bytes for m in info.methods.values())
-    return FirmwareProgram(name, delegates, _operators(info), planned, payloads[0].stamp.converter)
+    return FirmwareProgram(name, delegates, _operators(info), planned, payloads[0].stamp.converter, target)
 
 
 def _operators(info: ProgramInfo) -> tuple[str, ...]:

@@ -14,9 +14,9 @@ from pathlib import Path
 from openneutron.board.limits import MODELRUNNER_OPERATORS
 from openneutron.board.port import SocketPort
 from openneutron.diagnostics import fail
-from openneutron.files import write_atomically
+from openneutron.files import make_folder, write_atomically
 from openneutron.firmware.build import runtime_folder
-from openneutron.firmware.cores import DEFAULT, FLASH_BYTES, Core
+from openneutron.firmware.cores import DEFAULT, Core
 from openneutron.firmware.emulator import end_with_parent
 from openneutron.firmware.operators import PRIM, find_kernels, uses_cmsis_nn, wheel_operators
 from openneutron.firmware.pools import WholePools
@@ -31,15 +31,10 @@ from openneutron.firmware.toolchain import (
     compile_units,
     digest_of,
     find_tool,
-    make_folder,
     run_tool,
 )
 from openneutron.firmware.whole import POOLS_HEADER, SIZE, TRACED, application_units, whole_units
 
-UPLOAD_BYTES = FLASH_BYTES - 4096
-POOLS = WholePools(
-    method=1024 * 1024, planned=3072 * 1024, temporary=2560 * 1024, io=512 * 1024, stack=128 * 1024
-)
 START_SECONDS = 60.0
 _PRIMS = ("executorch_prim::et_view.default", "executorch_prim::et_copy_index.tensor")
 
@@ -48,6 +43,19 @@ def default_operators() -> tuple[str, ...]:
     """What a board usually has: the stock firmware's, and all for Cortex-M and quantized tensors."""
     more = {op for op in wheel_operators() if op.startswith(("cortex_m::", "quantized_decomposed::"))}
     return tuple(sorted({*MODELRUNNER_OPERATORS, *more, *_PRIMS}))
+
+
+def pools_of(core: Core) -> WholePools:
+    """All of a core's SRAM, shared out as programs usually need it; some is left for the code's own data."""
+    own = max(80 * 1024, core.sram_bytes // 20)
+    stack = max(16 * 1024, core.sram_bytes // 60)
+    part = (core.sram_bytes - own - stack) // 56 // 16 * 16
+    return WholePools(method=8 * part, planned=24 * part, temporary=20 * part, io=4 * part, stack=stack)
+
+
+def upload_bytes(core: Core) -> int:
+    """How large a program may be."""
+    return core.flash_bytes - core.code_bytes
 
 
 def build_server(
@@ -72,7 +80,9 @@ def build_server(
         make_folder(folder)
         return _link(core, objects, folder.resolve())
     scripts = digest_of(runtime_folder().glob("firmware/*.ld"))
-    key = hashlib.sha256(repr((core, POOLS, scripts, [str(o) for o in objects])).encode()).hexdigest()[:24]
+    key = hashlib.sha256(
+        repr((core, pools_of(core), scripts, [str(o) for o in objects])).encode()
+    ).hexdigest()[:24]
     folder = cache_folder() / "serve" / key
     image = _image(core, folder)
     if not image.exists():
@@ -86,12 +96,12 @@ def _objects(core: Core, operators: tuple[str, ...], sources: Sources) -> list[P
     runtime = runtime_folder() / "firmware"
     headers = digest_of([*runtime.glob("*.h"), *(runtime / "serve").glob("*.h")])
     includes, flags = (runtime, runtime / "serve"), (*WARNINGS, *C, SIZE)
-    units = whole_units(True, kernels, sources, TRACED)
+    units = whole_units(core, kernels, sources, TRACED)
     units += [
         Unit("application", name, runtime / place / f"{name}.c", flags, includes, headers)
         for name, place in (("board", ""), ("semihosting", ""), ("console", "serve"), ("uart", "serve"))
     ]
-    upload = f"-DFIRMWARE_UPLOAD_BYTES={UPLOAD_BYTES}u"
+    upload = f"-DFIRMWARE_UPLOAD_BYTES={upload_bytes(core)}u"
     counted = "-DFIRMWARE_INSTRUCTIONS_PER_MICROSECOND=1000u"  # of the emulator's clock
     defines = (*TRACED, upload, counted, f'-DFIRMWARE_CORE="{core.name}"')
     units += application_units(sources, defines, ("serve", "system"))
@@ -106,12 +116,12 @@ def _image(core: Core, folder: Path) -> Path:
 def _link(core: Core, objects: list[Path], folder: Path) -> Path:
     runtime = runtime_folder() / "firmware"
     image = _image(core, folder)
-    write_atomically(folder / POOLS_HEADER, POOLS.header("firmware that serves").encode())
+    write_atomically(folder / POOLS_HEADER, pools_of(core).header("firmware that serves").encode())
     source = runtime / "executorch/pools.c"
     headers = digest_of([folder / POOLS_HEADER, source.with_suffix(".h")])
     unit = Unit("application", "pools", source, (*WARNINGS, *C, SIZE), (source.parent, folder), headers)
     link = ("-nostartfiles", "-Wl,--gc-sections", "-Wl,--no-warn-rwx-segments",
-            f"-Wl,--defsym=__stack_bytes={POOLS.stack}", f"-L{runtime}",
+            f"-Wl,--defsym=__stack_bytes={pools_of(core).stack}", f"-L{runtime}",
             "-T", runtime / core.script)  # fmt: skip
     unfinished = folder / f"{image.stem}.unfinished"
     parts = [*objects, *compile_units([unit], core)]

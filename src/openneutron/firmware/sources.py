@@ -23,7 +23,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from openneutron.diagnostics import OpenNeutronError, fail
-from openneutron.firmware.toolchain import cache_folder, digest_of, make_folder, run_tool
+from openneutron.files import make_folder
+from openneutron.firmware.toolchain import cache_folder, digest_of, run_tool
 
 EXECUTORCH, CMSIS_NN = "EXECUTORCH_SOURCE", "CMSIS_NN_SOURCE"
 CMSIS_NN_COMMIT = "dbf45dbfcc515421dd6099037d3e2637b90748c8"  # what ExecuTorch 1.5 pins

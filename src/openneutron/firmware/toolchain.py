@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from openneutron.diagnostics import fail
-from openneutron.files import cache_base
+from openneutron.files import cache_base, make_folder
 
 PREFIX = "arm-none-eabi-"
 PACKAGES = "gcc-arm-none-eabi libnewlib-arm-none-eabi libstdc++-arm-none-eabi-newlib qemu-system-arm"
@@ -138,14 +138,6 @@ def _compile(unit: Unit, core: Processor, compiler: str) -> Path:
         finally:
             unfinished.unlink(missing_ok=True)
     return result
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and those above it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        fail("ON601", str(folder), f"cannot be made: {error.strerror}", "Choose another place.")
 
 
 @cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,9 +12,9 @@ from pathlib import Path
 from openneutron.compiler.microcode.format import Program, decode
 from openneutron.converter.kernel_selection import kernel_selection_code
 from openneutron.diagnostics import fail
-from openneutron.files import write_atomically
+from openneutron.files import make_folder, read_file, write_atomically
 from openneutron.firmware.build import SELECTION, check_selection, neutron_units, runtime_folder
-from openneutron.firmware.cores import DEFAULT, FLASH_BYTES, SRAM_BYTES, Core
+from openneutron.firmware.cores import Core, find_firmware_core
 from openneutron.firmware.operators import Kernels, find_kernels, prim_defines
 from openneutron.firmware.pools import WholePools
 from openneutron.firmware.program import plain_name
@@ -27,12 +29,11 @@ from openneutron.firmware.toolchain import (
     compile_units,
     digest_of,
     find_tool,
-    make_folder,
     run_tool,
 )
-from openneutron.package.payload import check_fits
+from openneutron.package.join import join_programs
+from openneutron.package.payload import check_one_target
 from openneutron.package.pte import ProgramInfo, check_program, parse_program, read_program
-from openneutron.target import DEFAULT_TARGET
 
 # ExecuTorch's own runtime: what every program needs.
 CORE_FILES = (
@@ -58,6 +59,7 @@ KERNEL_SPEED = "-O2"
 # A square root is one instruction; but vectors of floats would flush denormals to zero.
 CPU_KERNEL_SPEED = (KERNEL_SPEED, "-fno-math-errno", "-fno-tree-vectorize")
 APPLICATION = ("main", "system")
+OWN_APPLICATION = ("application", "system")  # with a user's: application.h
 ASSEMBLY, POOLS_HEADER = "program.S", "neutron_pools.h"
 MEASURING_STACK = 64 * 1024
 
@@ -71,11 +73,17 @@ class WholeProgram:
     info: ProgramInfo
     delegates: tuple[Program, ...] = field(repr=False)
     converter: str
+    target: str
 
     @property
     def operators(self) -> tuple[str, ...]:
         """Every operator outside the delegates, of all methods."""
         return tuple(sorted({op for method in self.info.methods.values() for op in method.operators}))
+
+    @property
+    def remembers_beside_delegates(self) -> bool:
+        """Whether what a method keeps from run to run is in the memory planned for its tensors."""
+        return any(method.remembers for method in self.info.methods.values())
 
     @cached_property
     def known_bytes(self) -> int:
@@ -115,8 +123,11 @@ class WholeFirmware:
     objects: tuple[Path, ...] = field(repr=False)
 
 
-def read_whole_program(source: Path | bytes, target: str = DEFAULT_TARGET) -> WholeProgram:
-    """A program, with what is wrong with it said before anything is built."""
+def read_whole_program(source: Path | bytes, target: str | None = None) -> WholeProgram:
+    """A program, with what is wrong with it said before anything is built.
+
+    One that has delegates is for their chip; one that has none is for the given one, or the default.
+    """
     data, where = read_program(source)
     name = plain_name(source)
     info = parse_program(data, where, check_program(data, where))
@@ -125,23 +136,37 @@ def read_whole_program(source: Path | bytes, target: str = DEFAULT_TARGET) -> Wh
         fail("ON709", name, f"there is no backend {', '.join(others)} in the firmware",
              "Compile the model for NeutronBackend and the CPU alone.")  # fmt: skip
     payloads = info.payloads()
-    for i, payload in enumerate(payloads):
-        check_fits(payload, target, f"{name}: delegate {i}")
+    own = check_one_target(payloads, name)
+    if target is not None and payloads and target != own:
+        fail("ON421", name, f"the program was compiled for {own}, not for {target}",
+             f"Compile the model again with --target {target}.")  # fmt: skip
     programs = tuple(decode(p.microcode, f"{name}: delegate {i}") for i, p in enumerate(payloads))
     converter = payloads[0].stamp.converter if payloads else ""
-    return WholeProgram(name, data, info, programs, converter)
+    return WholeProgram(name, data, info, programs, converter, own if payloads else target or own)
 
 
-def check_memory(program: WholeProgram, sram_bytes: int = SRAM_BYTES) -> None:
+def read_several(sources: Sequence[Path], target: str | None = None, *, named: bool = False) -> WholeProgram:
+    """Several programs as one with the methods of all; one alone stays as it is if not `named`."""
+    if len(sources) == 1 and not named:
+        return read_whole_program(sources[0], target)
+    names = [re.sub(r"\W", "_", source.stem) for source in sources]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        fail("ON104", "FILE.pte", f"two programs are called {', '.join(twice)}, and methods are named so",
+             "Rename a file.")  # fmt: skip
+    files = {name: read_file(source, "ON510") for name, source in zip(names, sources, strict=True)}
+    return replace(read_whole_program(join_programs(files), target), name="-".join(names))
+
+
+def check_memory(program: WholeProgram, core: Core, sram_bytes: int | None = None) -> None:
     """Refuse what cannot fit, whatever ExecuTorch itself will need."""
-    room = min(sram_bytes, SRAM_BYTES)
+    room = min(sram_bytes or core.sram_bytes, core.sram_bytes)
     if program.known_bytes > room:
         fail("ON703", program.name, f"planned memory and the delegates' scratch are {program.known_bytes:,} "
              f"bytes; there are {room:,} of SRAM",
              "Compile it with a smaller --sram, or give the firmware more.")  # fmt: skip
-    if len(program.data) > FLASH_BYTES:
+    if len(program.data) > core.flash_bytes:
         fail("ON703", program.name, f"the program has {len(program.data):,} bytes; the emulated board has "
-             f"{FLASH_BYTES:,} of flash", "Use a smaller model.")  # fmt: skip
+             f"{core.flash_bytes:,} of flash", "Use a smaller model.")  # fmt: skip
 
 
 def build_whole(
@@ -149,24 +174,27 @@ def build_whole(
     folder: Path,
     sources: Sources,
     *,
-    core: Core = DEFAULT,
+    core: Core | None = None,
     selection: Path | None = None,
     pools: WholePools | None = None,
-    sram_bytes: int = SRAM_BYTES,
+    sram_bytes: int | None = None,
     defines: Sequence[str] = (),
     portable: bool = False,
+    application: Sequence[Unit] = (),
 ) -> WholeFirmware:
     """Build the image; without sizes for its pools they are as large as the SRAM allows, for measuring.
 
-    `portable`: with ExecuTorch's own kernels alone, none of `runtime/cpu_kernels`.
+    `portable`: with ExecuTorch's own kernels alone, none of `runtime/cpu_kernels`. `application`: what runs
+    in the place of a loop over inputs.bin.
     """
-    check_memory(program, sram_bytes)
+    core = core or find_firmware_core(target=program.target)
+    check_memory(program, core, sram_bytes)
     kernels = find_kernels(program.operators, sources, portable=portable)
     make_folder(folder)
     given, folder = folder, folder.resolve()
     write_atomically(folder / "program.pte", program.data)
     write_atomically(folder / ASSEMBLY, program.assembly().encode())
-    units = whole_units(bool(program.delegates), kernels, sources, TRACED)
+    units = whole_units(core if program.delegates else None, kernels, sources, TRACED)
     if program.delegates:
         units += [_selection(program, folder, selection)]
     runtime = runtime_folder() / "firmware"
@@ -175,11 +203,13 @@ def build_whole(
         Unit("application", name, runtime / f"{name}.c", (*WARNINGS, *C, SIZE), (runtime,), board)
         for name in ("board", "semihosting")
     ]
-    units += application_units(sources, (*TRACED, *defines))
-    objects = compile_units(units, core)
+    names = OWN_APPLICATION if application else APPLICATION
+    units += application_units(sources, (*TRACED, *defines), names)
+    objects = compile_units([*units, *application], core)
     run_tool([find_tool(f"{PREFIX}gcc"), *core.flags, "-c", ASSEMBLY, "-o", "application__program.o"], folder)
     objects.append(folder / "application__program.o")
-    pools = pools or _measuring(program)
+    own = written_bytes(objects[len(units) : -1]) if application else 0
+    pools = pools or _measuring(program, core, own)
     return link_whole(program, core, given, tuple(objects), kernels, pools)
 
 
@@ -216,8 +246,10 @@ def with_pools(firmware: WholeFirmware, pools: WholePools) -> WholeFirmware:
     return link_whole(f.program, f.core, f.folder, f.objects, f.kernels, pools)
 
 
-def whole_units(delegates: bool, kernels: Kernels, sources: Sources, defines: tuple[str, ...]) -> list[Unit]:
-    """What an image consists of, the application aside; without delegates it has none of ours."""
+def whole_units(
+    driver: Core | None, kernels: Kernels, sources: Sources, defines: tuple[str, ...]
+) -> list[Unit]:
+    """What an image consists of, the application aside; `driver`: the core whose chip delegates are for."""
     root, digest = sources.executorch, sources.digest
     includes = (
         sources.include,
@@ -248,9 +280,9 @@ def whole_units(delegates: bool, kernels: Kernels, sources: Sources, defines: tu
         source = folder / "RegisterCodegenUnboxedKernelsEverything.cpp"
         headers = digest + digest_of(folder.glob("*.h"))
         units.append(Unit("registration", library, source, flags, (folder, *includes), headers))
-    if delegates:
+    if driver is not None:
         runtime = runtime_folder()
-        units += neutron_units(KERNEL_SPEED)
+        units += neutron_units(driver, KERNEL_SPEED)
         own = (runtime / "executorch", runtime / "include", runtime / "generated")
         headers = digest + digest_of([f for d in own for f in d.glob("*.h")])
         ours = (*WARNINGS, "-Wno-unused-parameter", SIZE, *CXX, *DEFINES, *defines)
@@ -304,7 +336,7 @@ def _selection(program: WholeProgram, folder: Path, given: Path | None) -> Unit:
         text = given.read_text()
     else:
         kernels = frozenset(k for p in program.delegates for k in p.kernels)
-        text = kernel_selection_code(kernels, program.converter)
+        text = kernel_selection_code(kernels, program.converter, program.target)
     write_atomically(folder / SELECTION, text.encode())
     runtime = runtime_folder()
     includes = (runtime / "include", runtime / "generated")
@@ -312,9 +344,20 @@ def _selection(program: WholeProgram, folder: Path, given: Path | None) -> Unit:
     return Unit("delegate", "kernel_selection", folder / SELECTION, (*WARNINGS, *C, SIZE), includes, headers)
 
 
-def _measuring(program: WholeProgram) -> WholePools:
+def written_bytes(objects: Sequence[Path]) -> int:
+    """Memory of the variables of objects."""
+    command = [find_tool(f"{PREFIX}size"), *(str(file) for file in objects)]
+    rows = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[1:]
+    return sum(int(row.split()[1]) + int(row.split()[2]) for row in rows)
+
+
+def _measuring(program: WholeProgram, core: Core, application: int = 0) -> WholePools:
     """All the board has, half of the rest for each of what is not known yet; `measure` compares the sum."""
     pools = WholePools.known(program.info)
-    rest = SRAM_BYTES - MEASURING_STACK - pools.planned - pools.io - 64 * 1024  # ExecuTorch's own data
+    own, stack = (
+        max(16 * 1024, core.sram_bytes // 120),
+        min(MEASURING_STACK, core.sram_bytes // 16),
+    )  # ExecuTorch's own data
+    rest = core.sram_bytes - stack - pools.planned - pools.io - own - application
     half = max(0, rest - program.delegate_bytes) // 2 // 16 * 16
-    return replace(pools, method=half, temporary=half + program.delegate_bytes, stack=MEASURING_STACK)
+    return replace(pools, method=half, temporary=half + program.delegate_bytes, stack=stack)

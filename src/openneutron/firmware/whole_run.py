@@ -10,7 +10,6 @@ import numpy as np
 
 from openneutron.board.arrays import Comparison, compare_arrays, from_memory, to_memory
 from openneutron.diagnostics import fail
-from openneutron.firmware.cores import SRAM_BYTES
 from openneutron.firmware.emulator import emulate, random_array
 from openneutron.firmware.pools import WholePools
 from openneutron.firmware.whole import WholeFirmware, WholeProgram, with_pools
@@ -66,13 +65,18 @@ def run_whole(firmware: WholeFirmware, inputs: Runs, timeout: float = 900.0) -> 
     return WholeRun(outputs, steps, used)
 
 
-def measure(firmware: WholeFirmware, sram_bytes: int = SRAM_BYTES) -> WholeFirmware:
+def measure(firmware: WholeFirmware, sram_bytes: int | None = None) -> WholeFirmware:
     """The same image with pools of exactly the sizes that a run on random inputs was seen to need."""
-    run = run_whole(firmware, random_runs(firmware.program, 1))
+    return relinked(firmware, run_whole(firmware, random_runs(firmware.program, 1)).pools, sram_bytes)
+
+
+def relinked(firmware: WholeFirmware, used: WholePools, sram_bytes: int | None = None) -> WholeFirmware:
+    """The same image with pools as large as a run was seen to need."""
+    sram_bytes = sram_bytes or firmware.core.sram_bytes
     lookup = firmware.pools.lookup
-    temporary = max(run.pools.temporary, lookup)
-    stack = -(-run.pools.stack // 8) * 8
-    pools = replace(run.pools, temporary=temporary, lookup=lookup, stack=stack)
+    temporary = max(used.temporary, lookup)
+    stack = -(-used.stack // 8) * 8
+    pools = replace(used, temporary=temporary, lookup=lookup, stack=stack)
     need = pools.total + sum(part.data + part.bss for part in firmware.size.parts)
     if need > sram_bytes:
         fail("ON703", firmware.program.name, f"needs {need:,} bytes of SRAM; there are {sram_bytes:,}",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from openneutron.litert.ir import Builtin, Graph, Op, Quant, Tensor, constant
+from openneutron.litert.ir import Builtin, Graph, Op, Quant, State, Tensor, constant
 from openneutron.litert.perm import (
     identity,
     permute,
@@ -55,6 +55,7 @@ class Builder:
         self.names = Names()
         self.inputs: list[Tensor] = []
         self.ops: list[Op] = []
+        self._states: list[tuple[State, Tensor, Tensor | None]] = []
         self._origin: tuple[str, ...] = ()
 
     @contextmanager
@@ -73,6 +74,18 @@ class Builder:
         tensor = Tensor(self.names.fresh(name), _dims(shape), dtype, quant)
         self.inputs.append(tensor)
         return tensor
+
+    def state(self, name: str, initial: np.ndarray, quant: Quant | None = None) -> Tensor:
+        """A new state, as it is at the start of a run; `remember` says what it is at the end."""
+        names = {state.name for state, _, _ in self._states}
+        assert name not in names, f"there is a state {name} already"
+        tensor = Tensor(self.names.fresh(name), _dims(initial.shape), str(initial.dtype), quant)
+        self._states.append((State(name, initial), tensor, None))
+        return tensor
+
+    def remember(self, state: Tensor, value: Tensor) -> None:
+        """Let a state be this value in the next run."""
+        self._states = [(s, t, value if t is state else new) for s, t, new in self._states]
 
     def const(self, array: np.ndarray, quant: Quant | None = None, name: str | None = None) -> Tensor:
         """A constant; equal constants are merged later, by the optimizer."""
@@ -169,7 +182,12 @@ class Builder:
 
     def graph(self, outputs: Sequence[Tensor]) -> Graph:
         """The finished graph, verified."""
-        return Graph(list(self.inputs), list(outputs), list(self.ops), self.name).verify()
+        states = [(s, t, t if new is None else new) for s, t, new in self._states]
+        inputs, results = (
+            [*self.inputs, *(t for _, t, _ in states)],
+            [*outputs, *(new for _, _, new in states)],
+        )
+        return Graph(inputs, results, list(self.ops), self.name, tuple(s for s, _, _ in states)).verify()
 
     def _hint(self, default: str) -> str:
         return self._origin[-1] if self._origin else default

@@ -10,13 +10,14 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from openneutron.diagnostics import OpenNeutronError, fail, printable
-from openneutron.litert.ir import Builtin, Graph, Op, Quant, Tensor, Trait, kinds
+from openneutron.litert.ir import RESOURCE, Builtin, Graph, Op, Quant, Tensor, Trait, kinds
+from openneutron.litert.variables import as_variables, from_variables
 
 _FILE_ID = b"TFL3"
 _TYPE_CODE = {
     "float32": schema.TensorType.FLOAT32, "int32": schema.TensorType.INT32, "int8": schema.TensorType.INT8,
     "int64": schema.TensorType.INT64, "int16": schema.TensorType.INT16, "uint8": schema.TensorType.UINT8,
-    "bool": schema.TensorType.BOOL,
+    "bool": schema.TensorType.BOOL, RESOURCE: schema.TensorType.RESOURCE,
 }  # fmt: skip
 _TYPE_NAME = {code: name for name, code in _TYPE_CODE.items()}
 
@@ -41,10 +42,37 @@ def options_name(kind: Builtin) -> str | None:
 
 
 def write(graph: Graph, description: str = "OpenNeutron") -> bytes:
-    """The graph as the bytes of a .tflite file; the same graph gives the same bytes."""
+    """The graph as the bytes of a .tflite file; the same graph gives the same bytes.
+
+    What it remembers are variables, with a second subgraph that sets their initial values.
+    """
     graph.verify()
     buffers: list[Any] = [schema.BufferT()]
     buffer_of: dict[bytes, int] = {b"": 0}
+    codes: dict[tuple[int, str], int] = {}
+
+    model = schema.ModelT()
+    model.version = 3
+    model.description = description.encode()
+    model.subgraphs = [_write_subgraph(g, buffers, buffer_of, codes) for g in as_variables(graph)]
+    model.buffers = buffers
+    model.operatorCodes = []
+    for kind, custom in codes:
+        code = schema.OperatorCodeT()
+        code.builtinCode = kind
+        code.deprecatedBuiltinCode = min(kind, 127)
+        # LiteRT's kernels look at what a tensor is, not at the version; one is registered from version 2 on.
+        code.version = 2 if kind == Builtin.BROADCAST_TO else 1
+        code.customCode = custom.encode() if custom else None
+        model.operatorCodes.append(code)
+    builder = flatbuffers.Builder(1 << 16)
+    builder.Finish(model.Pack(builder), file_identifier=_FILE_ID)
+    return bytes(builder.Output())
+
+
+def _write_subgraph(
+    graph: Graph, buffers: list[Any], buffer_of: dict[bytes, int], codes: dict[tuple[int, str], int]
+) -> Any:
     tensors = graph.tensors()
     index = {id(t): i for i, t in enumerate(tensors)}
     subgraph = schema.SubGraphT()
@@ -68,8 +96,6 @@ def write(graph: Graph, description: str = "OpenNeutron") -> bytes:
         subgraph.tensors.append(entry)
     subgraph.inputs = np.array([index[id(t)] for t in graph.inputs], np.int32)
     subgraph.outputs = np.array([index[id(t)] for t in graph.outputs], np.int32)
-
-    codes: dict[tuple[int, str], int] = {}
     subgraph.operators = []
     for op in graph.ops:
         entry = schema.OperatorT()
@@ -79,24 +105,7 @@ def write(graph: Graph, description: str = "OpenNeutron") -> bytes:
         entry.outputs = np.array([index[id(t)] for t in op.outputs], np.int32)
         _write_options(op, entry)
         subgraph.operators.append(entry)
-
-    model = schema.ModelT()
-    model.version = 3
-    model.description = description.encode()
-    model.subgraphs = [subgraph]
-    model.buffers = buffers
-    model.operatorCodes = []
-    for kind, custom in codes:
-        code = schema.OperatorCodeT()
-        code.builtinCode = kind
-        code.deprecatedBuiltinCode = min(kind, 127)
-        # LiteRT's kernels look at what a tensor is, not at the version; one is registered from version 2 on.
-        code.version = 2 if kind == Builtin.BROADCAST_TO else 1
-        code.customCode = custom.encode() if custom else None
-        model.operatorCodes.append(code)
-    builder = flatbuffers.Builder(1 << 16)
-    builder.Finish(model.Pack(builder), file_identifier=_FILE_ID)
-    return bytes(builder.Output())
+    return subgraph
 
 
 def _write_quant(quant: Quant) -> Any:
@@ -121,6 +130,8 @@ def _write_options(op: Op, entry: Any) -> None:
         assert hasattr(options, key), f"{name} has no field {key}"
         if isinstance(value, tuple):
             value = np.array(value, np.int32)
+        elif isinstance(value, str):
+            value = value.encode()
         setattr(options, key, value)
     if hasattr(schema.BuiltinOptions, name):
         entry.builtinOptionsType = getattr(schema.BuiltinOptions, name)
@@ -164,11 +175,16 @@ def read(raw: bytes, name: str = "model.tflite") -> Graph:
 
 
 def _read_graph(source: _Source) -> Graph:
+    """The graph of a file's one subgraph; a second one may set the initial values of variables."""
+    subgraphs = source.model.subgraphs or []
+    if len(subgraphs) not in (1, 2):
+        fail("ON303", source.name, f"the model has {len(subgraphs)} subgraphs; control flow is not supported")
+    main, *others = (_read_subgraph(source, subgraph) for subgraph in subgraphs)
+    return from_variables(main, others, source.name)
+
+
+def _read_subgraph(source: _Source, subgraph: Any) -> Graph:
     model = source.model
-    if len(model.subgraphs or []) != 1:
-        count = len(model.subgraphs or [])
-        fail("ON303", source.name, f"the model has {count} subgraphs; control flow is not supported")
-    subgraph = model.subgraphs[0]
     names: set[str] = set()
     tensors = [_read_tensor(source, t, i, names) for i, t in enumerate(subgraph.tensors or [])]
 
@@ -263,6 +279,8 @@ def _read_options(kind: Builtin, entry: Any) -> dict[str, Any]:
     for key, value in vars(options).items():
         if isinstance(value, np.ndarray | list):
             value = tuple(int(v) for v in value)
+        elif isinstance(value, bytes):
+            value = _text(value)
         if value is not None and not (hasattr(value, "__dict__")):
             result[key] = value
     return result

@@ -133,8 +133,13 @@ class Builtin(IntEnum):
     HARD_SWISH = 117, Trait.UNARY
     SELECT_V2 = 123, Trait.TERNARY
     BATCH_MATMUL = 126
+    CALL_ONCE = 129  # this one and those of variables are in files only: see `variables`
     BROADCAST_TO = 130, Trait.PER_DIMENSION | Trait.KEEPS_QUANT
+    VAR_HANDLE = 142
+    READ_VARIABLE = 143
+    ASSIGN_VARIABLE = 144
     GELU = 150, Trait.UNARY
+    DYNAMIC_UPDATE_SLICE = 151, Trait.KEEPS_QUANT
     RELU_0_TO_1 = 152, Trait.UNARY
     SIGN = 158, Trait.UNARY
 
@@ -191,11 +196,12 @@ class Quant:
 
     def __str__(self) -> str:
         if self.is_per_tensor:
-            return f"{self.scale[0]:.6g}@{self.zero_point[0]}"
+            return f"{np.float32(self.scale[0])!s}@{self.zero_point[0]}"
         return f"per-axis[{len(self.scale)}]@{self.axis}"
 
 
 DTYPES = {"float32": 4, "int32": 4, "int8": 1, "int64": 8, "int16": 2, "uint8": 1, "bool": 1}
+RESOURCE = "resource"  # the type of a variable's handle, in files only
 
 
 @dataclass(eq=False)
@@ -230,6 +236,10 @@ class Tensor:
         assert self.data is not None, f"{self.name} is not a constant"
         return self.data
 
+    def is_like(self, other: Tensor) -> bool:
+        """Whether both have the same shape, type and quantization."""
+        return (self.shape, self.dtype, self.quant) == (other.shape, other.dtype, other.quant)
+
     def __repr__(self) -> str:
         quant = f" {self.quant}" if self.quant else ""
         return f"{'const ' if self.is_const else ''}{self.name}: {self.dtype}{list(self.shape)}{quant}"
@@ -251,6 +261,11 @@ class Op:
     options: dict[str, Any] = field(default_factory=dict)
     origin: tuple[str, ...] = ()
     custom_name: str = ""
+
+    @property
+    def key(self) -> Builtin | str:
+        """What is computed: the kind, or the name of a custom operator."""
+        return self.custom_name if self.kind is Builtin.CUSTOM else self.kind
 
     @property
     def output(self) -> Tensor:
@@ -281,14 +296,43 @@ class Op:
         return f"{', '.join(t.name for t in self.outputs)} = {self.kind.name}({ins}){options}"
 
 
+@dataclass(frozen=True, eq=False)
+class State:
+    """What a graph remembers from run to run: a name, and the values it starts from."""
+
+    name: str
+    initial: np.ndarray
+
+
 @dataclass(eq=False)
 class Graph:
-    """A static dataflow graph: inputs, outputs, and ops in execution order."""
+    """A static dataflow graph: inputs, outputs, and ops in execution order.
+
+    A graph that remembers has one more input and one more output for each of its `states`, the last of both
+    and in the same order: what the input reads in one run is what the output was in the run before.
+    """
 
     inputs: list[Tensor]
     outputs: list[Tensor]
     ops: list[Op]
     name: str = "main"
+    states: tuple[State, ...] = ()
+
+    @property
+    def given(self) -> list[Tensor]:
+        """The inputs that the caller gives."""
+        return self.inputs[: len(self.inputs) - len(self.states)]
+
+    @property
+    def returned(self) -> list[Tensor]:
+        """The outputs that the caller gets."""
+        return self.outputs[: len(self.outputs) - len(self.states)]
+
+    def state_tensors(self) -> list[tuple[State, Tensor, Tensor]]:
+        """Each state with the tensor that reads it and the one that is written to it."""
+        count = len(self.states)
+        ends = self.inputs[len(self.inputs) - count :], self.outputs[len(self.outputs) - count :]
+        return list(zip(self.states, *ends, strict=True))
 
     def tensors(self) -> list[Tensor]:
         """Every tensor once: inputs first, then in order of appearance."""
@@ -314,13 +358,16 @@ class Graph:
         return result
 
     def __str__(self) -> str:
-        lines = [f"graph {self.name}({', '.join(map(repr, self.inputs))})"]
-        lines += [
-            f"  {op!r} : {', '.join(f'{t.dtype}{list(t.shape)} {t.quant or str()}' for t in op.outputs)}"
-            for op in self.ops
-        ]
-        lines.append(f"  return {', '.join(t.name for t in self.outputs)}")
-        return "\n".join(lines)
+        from openneutron.litert.text import graph_text
+
+        return graph_text(self)
+
+    @staticmethod
+    def parse(text: str) -> Graph:
+        """The graph that `str` printed so, verified; a ValueError names the line that says something else."""
+        from openneutron.litert.text import parse_graph
+
+        return parse_graph(text)
 
     def verify(self) -> Graph:
         """Check every rule of a legal graph; returns the graph so that stages can end in `.verify()`."""
@@ -337,6 +384,7 @@ def _problems(graph: Graph) -> Iterator[str]:
     defined = set(map(id, graph.inputs))
     if len(defined) != len(graph.inputs):
         yield "an input is listed twice"
+    yield from _state_problems(graph)
     for t in graph.inputs:
         if t.is_const:
             yield f"input {t.name} is a constant"
@@ -360,8 +408,22 @@ def _problems(graph: Graph) -> Iterator[str]:
         yield from _tensor_problems(t)
 
 
+def _state_problems(graph: Graph) -> Iterator[str]:
+    if len(graph.states) > min(len(graph.inputs), len(graph.outputs)):
+        yield f"there are {len(graph.states)} states, but fewer inputs or outputs"
+        return
+    if len({s.name for s in graph.states}) != len(graph.states):
+        yield "two states have one name"
+    for state, old, new in graph.state_tensors():
+        if (old.shape, old.dtype, old.quant) != (new.shape, new.dtype, new.quant):
+            yield f"state {state.name} is read as {old!r} and written as {new!r}"
+        if state.initial.shape != old.shape or str(state.initial.dtype) != old.dtype:
+            found = f"{state.initial.dtype}{list(state.initial.shape)}"
+            yield f"state {state.name} is {old.dtype}{list(old.shape)}, and starts from {found}"
+
+
 def _tensor_problems(t: Tensor) -> Iterator[str]:
-    if t.dtype not in DTYPES:
+    if t.dtype not in DTYPES and t.dtype != RESOURCE:
         yield f"{t.name} has unknown type {t.dtype}"
     if t.shape and min(t.shape) < 0:
         yield f"{t.name} has a negative dimension {t.shape}"

@@ -47,14 +47,14 @@ class Rewriter:
     def graph(self) -> Graph:
         """The graph as it stands. Its ops are copies again: later rewriting does not change it."""
         ops = [op.copy() for op in self.ops]
-        return Graph(list(self._graph.inputs), list(self.outputs), ops, self._graph.name)
+        return Graph(list(self._graph.inputs), list(self.outputs), ops, self._graph.name, self._graph.states)
 
-    def apply(self, rule: Rewrite, op: Op) -> bool:
+    def apply(self, rule: Callable[..., bool], op: Op, *facts: Any) -> bool:
         """Let a rule look at an op; False if it did nothing, or if the op is gone already."""
         if op not in self._alive:
             return False
         self._at = op
-        fired = rule(self, op)
+        fired = rule(self, op, *facts)
         if fired and op in self._alive and not any(self._makers.get(t) is op for t in op.outputs):
             self.remove(op)  # what the rule added makes its results
         return fired
@@ -128,9 +128,7 @@ class Rewriter:
     def bypass(self, op: Op, new: Tensor) -> bool:
         """Let all read `new` in place of what the op makes, and remove the op; False if that cannot be."""
         old = op.output
-        assert (old.shape, old.dtype, old.quant) == (new.shape, new.dtype, new.quant), (
-            f"{old!r} is not {new!r}"
-        )
+        assert old.is_like(new), f"{old!r} is not {new!r}"
         if not self.can_replace(old, new):
             return False
         maker = self._makers.get(new)
@@ -220,17 +218,6 @@ class Rewriter:
                 self._readers[t].pop(op, None)
 
 
-Rewrite = Callable[[Rewriter, Op], bool]
-"""Looks at one op and its neighbours, and either changes the graph or returns False."""
-
-
-def rewrite(graph: Graph, rule: Rewrite) -> Graph:
-    """Apply a rule to every op in order, once; what nobody reads after that goes."""
-    rewriter = Rewriter(graph)
-    fired = [rewriter.apply(rule, op) for op in rewriter.ops]
-    return drop_dead_ops(rewriter.graph() if any(fired) else graph).verify()
-
-
 def drop_dead_ops(graph: Graph) -> Graph:
     """The graph without the ops whose outputs nobody reads."""
     needed = set(graph.outputs)
@@ -239,4 +226,4 @@ def drop_dead_ops(graph: Graph) -> Graph:
         if needed.intersection(op.outputs):
             needed.update(t for t in op.inputs if t is not None)
             ops.append(op)
-    return Graph(graph.inputs, graph.outputs, ops[::-1], graph.name)
+    return Graph(graph.inputs, graph.outputs, ops[::-1], graph.name, graph.states)

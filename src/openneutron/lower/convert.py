@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
@@ -14,14 +15,15 @@ from openneutron.diagnostics import fail
 from openneutron.fx import bind_args, op_name, tensor_of
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Builtin, Graph, Quant, Tensor
-from openneutron.litert.rewriter import rewrite
-from openneutron.lower.groups import split_groups
+from openneutron.litert.rules import run
+from openneutron.lower.groups import SPLIT_GROUPS
 from openneutron.lower.layout import strip_border_transposes
-from openneutron.lower.rules import finish
+from openneutron.lower.states import finish_with_states
 from openneutron.ops.common import quantized
 from openneutron.ops.spec import OPEN, FixedOutput, FloatLowering, Lowering, Value
 from openneutron.partition.clusters import Cluster, Part, find_clusters
-from openneutron.partition.constants import DEQUANTIZE, DEQUANTIZE_TENSOR, per_tensor_quant
+from openneutron.partition.constants import DEQUANTIZE, DEQUANTIZE_TENSOR, QUANTIZE_TENSOR, per_tensor_quant
+from openneutron.targets.chip import Target
 
 
 @dataclass(frozen=True)
@@ -34,15 +36,20 @@ class Lowered:
     naive: Graph  # before layout inference and optimization, for tests and reports
 
 
-def lower_program(program: ExportedProgram, converter: str = OPEN, npu_transposes: bool = True) -> Lowered:
+def lower_program(
+    program: ExportedProgram,
+    converter: str = OPEN,
+    npu_transposes: bool = True,
+    target: Target | None = None,
+) -> Lowered:
     """The LiteRT graph of a delegated program: every operator of it must be part of a cluster."""
     unknown = [
         name for name, t in {**program.state_dict, **program.constants}.items() if isinstance(t, FakeTensor)
     ]
     assert not unknown, f"the values of {unknown[0]} are not known yet"
-    naive = _Converter(program, converter).convert()
-    graph = finish(naive if converter == OPEN else rewrite(naive, split_groups))
-    ins, outs = [False] * len(graph.inputs), [False] * len(graph.outputs)
+    naive = _Converter(program, converter, target).convert()
+    graph = finish_with_states(naive if converter == OPEN else run(naive, [SPLIT_GROUPS]))
+    ins, outs = [False] * len(graph.given), [False] * len(graph.returned)
     if not npu_transposes:
         graph, ins, outs = strip_border_transposes(graph)
     return Lowered(graph.verify(), tuple(ins), tuple(outs), naive)
@@ -60,13 +67,14 @@ def lower_cluster(cluster: Cluster) -> Graph:
 
     tensors: dict[str, Tensor] = {}
     append_cluster(build, Lowering(build, lookup), cluster, tensors)
-    return build.graph(list(dict.fromkeys(tensors.values())))
+    results = [tensors[value.name] for part in cluster.parts for value in part.outputs]
+    return build.graph(list(dict.fromkeys(results or tensors.values())))
 
 
 class _Converter:
-    def __init__(self, program: ExportedProgram, converter: str):
+    def __init__(self, program: ExportedProgram, converter: str, target: Target | None):
         self.program = program
-        self.clusters, rejected = find_clusters(program, converter)
+        self.clusters, rejected = find_clusters(program, converter, target)
         if rejected:
             first = rejected[0]
             fail(
@@ -84,16 +92,40 @@ class _Converter:
         for node in self.program.graph.nodes:
             if node.op == "placeholder" and node.name in users:
                 self._input(node)
+        states = self._states()
         lowering = Lowering(self.build, self._lookup)
         for cluster in self.clusters:
             append_cluster(self.build, lowering, cluster, self.tensors)
         outputs: list[Tensor] = []
-        for node in results_of(self.program):
+        written = self.program.graph_signature.buffers_to_mutate
+        results = results_of(self.program)
+        for node, target in zip(results, written.values(), strict=False):  # they come first
+            self.build.remember(states[target], self.tensors[node.name])
+        for node in results[len(written) :]:
             tensor = self._output(node)
             # Each output is memory of its own: an input given back, or what is there already, is copied.
             taken = tensor in outputs or tensor in self.build.inputs
             outputs.append(self._copy(tensor) if taken else tensor)
         return self.build.graph(outputs)
+
+    def _states(self) -> dict[str, Tensor]:
+        """The buffers that the program writes to, as they are at the start of a run."""
+        signature, found = self.program.graph_signature, {}
+        stored = {**self.program.state_dict, **self.program.constants}
+        written = dict(zip(signature.buffers_to_mutate.values(), results_of(self.program), strict=False))
+        for node in self.program.graph.find_nodes(op="placeholder"):
+            target = signature.inputs_to_buffers.get(node.name)
+            if target is None or target not in signature.buffers_to_mutate.values():
+                continue
+            initial = np.array(stored[target].detach().cpu().numpy(), order="C")  # a number keeps its rank
+            value = node
+            while (quant := self._input_quant(value)) is None and op_name(value) != QUANTIZE_TENSOR:
+                # What is only handed on has the parameters that it is written with.
+                value = written[signature.inputs_to_buffers[value.name]]
+            quant = quant or per_tensor_quant(value)
+            found[target] = self.build.state(target, initial, quant)
+            self.tensors[node.name] = found[target]
+        return found
 
     def _user_inputs(self) -> set[str]:
         specs = self.program.graph_signature.input_specs

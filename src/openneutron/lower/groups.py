@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from openneutron.litert.ir import Builtin, Op, Quant, Tensor
 from openneutron.litert.rewriter import Rewriter
+from openneutron.litert.rules import Group, rule
 
 
+@rule(Builtin.CONV_2D)
 def split_groups(g: Rewriter, op: Op) -> bool:
-    """A rule: CONV_2D with several groups as as many with one, joined."""
-    if op.kind is not Builtin.CONV_2D:
-        return False
+    """CONV_2D with several groups becomes as many with one, joined."""
     source, weights = op.operand(0), op.operand(1)
     groups = source.shape[3] // weights.shape[3]
     if groups == 1:
@@ -38,3 +38,6 @@ def _chunk(g: Rewriter, t: Tensor, first: int, count: int) -> Tensor:
         else:
             quant = Quant(scales, zeros, quant.axis)
     return g.constant(f"{t.name}_group", t.array[first : first + count], quant)
+
+
+SPLIT_GROUPS = Group("split groups: for a converter without grouped convolutions", (split_groups,))

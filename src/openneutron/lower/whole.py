@@ -20,7 +20,7 @@ from openneutron.litert.ir import Graph, Quant, Tensor
 from openneutron.lower.convert import append_cluster, results_of
 from openneutron.lower.layout import strip_border_transposes
 from openneutron.lower.real import ANY, RealBuilder, RealValue, real_lowering
-from openneutron.lower.rules import finish
+from openneutron.lower.states import finish_with_states
 from openneutron.ops import find
 from openneutron.ops.spec import Call, Lowering, Value
 from openneutron.partition.clusters import Cluster, find_clusters, is_compute
@@ -43,7 +43,7 @@ def lower_whole(
 ) -> Graph:
     """The LiteRT graph of an exported model; with `channels_last_io` inputs and outputs are N, H, W, C."""
     program = _decomposed(program)
-    graph = finish(_Whole(program).convert())
+    graph = finish_with_states(_Whole(program).convert())
     if channels_last_io:
         graph, _, _ = strip_border_transposes(graph)
     if names is not None:
@@ -53,7 +53,7 @@ def lower_whole(
 
 def _name_ports(graph: Graph, names: Names) -> None:
     """Call inputs and outputs by their names in the model's file."""
-    ports = [*zip(graph.inputs, names[0], strict=True), *zip(graph.outputs, names[1], strict=True)]
+    ports = [*zip(graph.given, names[0], strict=True), *zip(graph.returned, names[1], strict=True)]
     wanted = {id(tensor): name for tensor, name in ports}
     taken = FreshNames([*wanted.values(), *(t.name for t in graph.tensors())])
     for tensor in graph.tensors():
@@ -113,15 +113,26 @@ class _Whole:
         specs = self.program.graph_signature.input_specs
         users = {s.arg.name for s in specs if s.kind is InputKind.USER_INPUT and hasattr(s.arg, "name")}
         lowering, real = Lowering(self.build, self._lookup), Lowering(self.real, self._lookup)
+        results, written = results_of(self.program), self.program.graph_signature.buffers_to_mutate
+        becomes = dict(zip(written.values(), results, strict=False))  # what buffers become comes first
+        states: dict[str, Tensor] = {}
         for node in self.program.graph.nodes:
             if node.op == "placeholder":
+                target = self.program.graph_signature.inputs_to_buffers.get(node.name)
                 if node.name in users:
                     self._input(node)
+                elif target in becomes:
+                    states[target] = self._state(node, target, becomes[target])
             elif node in self.ends:
                 append_cluster(self.build, lowering, self.ends[node], self.tensors)
             elif node.op == "call_function" and node not in self.inside:
                 self._node(node, real)
-        return self.build.graph([self._output(n) for n in results_of(self.program)])
+        for target, state in states.items():
+            new = self._output(becomes[target])
+            if new.quant != state.quant:  # it is returned in int8 too, and remembered in float
+                new = self.tensors.get(becomes[target].name) or self.build.dequantize(new)
+            self.build.remember(state, new)
+        return self.build.graph([self._output(n) for n in results[len(written) :]])
 
     def _lookup(self, value: Value) -> Tensor:
         return self.tensors[value.name]
@@ -139,6 +150,21 @@ class _Whole:
         self.tensors[node.name] = made
         for step in steps if quantized else ():
             self.tensors[step.name] = made
+
+    def _state(self, node: Node, target: str, new: Any) -> Tensor:
+        """A buffer that is written: int8 if all who read it quantize as what is written was quantized."""
+        initial = {**self.program.state_dict, **self.program.constants}[target].detach().cpu()
+        steps = [user for user in node.users if user.op != "output"]
+        quants = {per_tensor_quant(u) if op_name(u) == QUANTIZE_TENSOR else None for u in steps}
+        quant = quants.pop() if len(quants) == 1 else None
+        if quant is not None and op_name(new) == DEQUANTIZE_TENSOR and per_tensor_quant(new) == quant:
+            rounded = torch.ops.quantized_decomposed.quantize_per_tensor(initial, *steps[0].args[1:])
+            made = self.build.state(target, np.ascontiguousarray(rounded.numpy()), quant)
+            self.tensors.update((step.name, made) for step in steps)
+        else:
+            made = self.build.state(target, np.ascontiguousarray(initial.numpy()))
+            self.tensors[node.name] = made
+        return made
 
     def _output(self, node: Any) -> Tensor:
         if not isinstance(node, Node):

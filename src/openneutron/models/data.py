@@ -5,13 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
 from openneutron.diagnostics import fail
+from openneutron.models.weights import weights_path
 
 TEST_SAMPLES = 360
 _PIXEL_MAX = 16.0
+_TO_CALIBRATE, _TO_TEST, _STEP = (
+    3,
+    8,
+    1 / 40,
+)  # samples of a class that are stored, and the step of their values
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,42 @@ def load_digits(shape: tuple[int, ...], classes: int | None = 10) -> Dataset:
         range(len(labels)), test_size=TEST_SAMPLES, random_state=0, stratify=digits.target
     )
     return Dataset(Split(images[train], labels[train]), Split(images[test], labels[test]))
+
+
+def store_samples(data: Dataset, name: str) -> None:
+    """Keep some samples of every class with the package, in bytes: features need no more."""
+    arrays = {}
+    for part, split, count in (("train", data.train, _TO_CALIBRATE), ("test", data.test, _TO_TEST)):
+        chosen = torch.cat(
+            [torch.nonzero(split.labels == label)[:count, 0] for label in split.labels.unique()]
+        )
+        arrays[f"{part}_inputs"] = (
+            (split.inputs[chosen] / _STEP).round().clamp(-128, 127).to(torch.int8).numpy()
+        )
+        arrays[f"{part}_labels"] = split.labels[chosen].numpy().astype(np.uint8)
+    with weights_path(name).open("wb") as file:
+        np.savez_compressed(file, **arrays)
+
+
+def load_stored(name: str) -> Dataset:
+    """The samples that are kept with the package."""
+    with np.load(weights_path(name)) as arrays:
+        splits = [
+            Split(torch.from_numpy(arrays[f"{part}_inputs"]) * _STEP,
+                  torch.from_numpy(arrays[f"{part}_labels"]).long())
+            for part in ("train", "test")
+        ]  # fmt: skip
+    return Dataset(*splits)
+
+
+def as_frames(data: Dataset, shape: tuple[int, ...]) -> Dataset:
+    """The samples (N, C, T), where a model takes a few of the T steps at a time, as sequences of frames."""
+    steps = shape[-1]
+    if steps == data.train.inputs.shape[-1]:
+        return data
+    parts = (data.train, data.test)
+    found = [torch.stack(part.inputs.split(steps, -1), 1).unsqueeze(2) for part in parts]
+    return Dataset(*(Split(inputs, part.labels) for inputs, part in zip(found, parts, strict=True)))
 
 
 def fit_images(images: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:

@@ -22,7 +22,7 @@ import torch
 from torch.nn import functional as F
 
 from openneutron.diagnostics import fail
-from openneutron.files import read_file
+from openneutron.files import files_below, read_file
 from openneutron.models.arrays import load_arrays
 from openneutron.models.data import Dataset, Split, fit_images
 from openneutron.models.pictures import DEFAULT, Pictures
@@ -97,7 +97,7 @@ class _Plain(pickle.Unpickler):
 def _idx_files(path: Path) -> dict[str, Path]:
     """The four files of MNIST by role, if they are there."""
     found: dict[str, Path] = {}
-    for file in sorted(path.rglob("*ubyte*")):
+    for file in (file for file in files_below(path) if "ubyte" in file.name):
         name = file.name.lower()
         part = "train" if "train" in name else "test" if name.startswith(("t10k", "test")) else None
         kind = "images" if "images" in name else "labels" if "labels" in name else None
@@ -137,8 +137,12 @@ def _unzipped(raw: bytes) -> bytes:
 
 
 def _pictures(path: Path, shape: tuple[int, ...], limit: int, how: Pictures) -> Dataset:
-    classes = sorted(d for d in path.iterdir() if d.is_dir())
-    files = [(f, i) for i, d in enumerate(classes) for f in sorted(d.iterdir()) if f.suffix.lower() in IMAGES]
+    try:
+        classes = sorted(d for d in path.iterdir() if d.is_dir())
+        listed = [(f, i) for i, d in enumerate(classes) for f in sorted(d.iterdir())]
+    except OSError as error:
+        fail("ON605", error.filename or str(path), f"cannot be listed: {error.strerror}", _HINT)
+    files = [(f, i) for f, i in listed if f.suffix.lower() in IMAGES]
     if not files:
         fail("ON605", str(path), "there is no data set in it", _HINT)
     test, train = files[::_EVERY], [f for i, f in enumerate(files) if i % _EVERY]

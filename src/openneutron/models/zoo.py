@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from openneutron.diagnostics import fail, nearest
-from openneutron.models.weights import has_weights, load_weights
+from openneutron.models.weights import load_weights, weights_path
 
 if TYPE_CHECKING:
     import torch
@@ -24,11 +24,20 @@ class ZooEntry:
     classes: int | None  # None: not a classifier
     arguments: dict[str, Any] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
+    data: str = "digits"  # what its weights are trained on
+    weights: str = ""  # the model whose weights these are, if not its own
+    indices: tuple[int, ...] = ()  # of inputs that are indices, what they are below
+    calibration: str = ""  # "module:function" that gives sequences to calibrate with
+
+    @property
+    def weights_name(self) -> str:
+        """The name of the file of trained weights."""
+        return f"{self.weights or self.name}_{self.data}"
 
     @property
     def is_trained(self) -> bool:
         """Whether trained weights ship with the package."""
-        return has_weights(self.name)
+        return weights_path(self.weights_name).exists()
 
     def build(self, seed: int = 0, *, trained: bool = False, **overrides: Any) -> torch.nn.Module:
         """A new model in eval mode; trained, or with random weights that are the same for the same seed."""
@@ -48,14 +57,25 @@ class ZooEntry:
             torch.manual_seed(seed)
             model: torch.nn.Module = builder(**{**self.arguments, **overrides})
         if trained:
-            load_weights(model, self.name)
+            load_weights(model, self.weights_name)
         return model.eval()
+
+    def calibration_inputs(self) -> list[Any] | None:
+        """Sequences to calibrate a model with that remembers, if there are any."""
+        if not self.calibration:
+            return None
+        module, _, function = self.calibration.partition(":")
+        found: list[Any] = getattr(importlib.import_module(f"openneutron.models.{module}"), function)()
+        return found
 
     def example_inputs(self, seed: int = 0) -> tuple[torch.Tensor, ...]:
         """Random inputs of the model's shapes, the same for the same seed."""
         import torch
 
         generator = torch.Generator().manual_seed(seed)
+        if self.indices:
+            limits = zip(self.indices, self.input_shapes, strict=True)
+            return tuple(torch.randint(limit, shape, generator=generator) for limit, shape in limits)
         return tuple(torch.randn(shape, generator=generator) for shape in self.input_shapes)
 
 
@@ -146,6 +166,35 @@ _ENTRIES = (
         ((1, 3, 32, 32),),
         10,
         aliases=("vit",),
+    ),
+    ZooEntry(
+        "keywords",
+        "Ten spoken commands: depthwise temporal convolutions over a window of 1.28 s",
+        "keywords:KeywordTCN",
+        ((1, 40, 64),),
+        12,
+        data="speech",
+    ),
+    ZooEntry(
+        "keywords_stream",
+        "The same with the same weights, a frame of 20 ms at a time: it remembers the last ones",
+        "keywords:KeywordTCN",
+        ((1, 40, 1),),
+        12,
+        {"stream": True},
+        data="speech",
+        weights="keywords",
+    ),
+    ZooEntry(
+        "tiny_lm",
+        "Language model over bytes with a cache: RMSNorm, rotary positions, grouped queries, gated MLPs",
+        "tiny_lm:TinyLM",
+        ((1, 1), (1,)),
+        None,
+        aliases=("lm",),
+        data="text",
+        indices=(256, 256),
+        calibration="text:calibration_texts",
     ),
 )
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
 
 from openneutron.litert.build import Builder
 from openneutron.litert.ir import Activation, Builtin, Quant, Tensor
 from openneutron.ops.common import (
+    FOR_EIQ,
     Island,
     activation_of,
     apply,
@@ -18,7 +21,6 @@ from openneutron.ops.common import (
     floor,
     in_float,
     is_out_of_reach,
-    island,
     logarithm,
     nxp_limit,
     of_one,
@@ -26,7 +28,20 @@ from openneutron.ops.common import (
     trunc,
     unary,
 )
-from openneutron.ops.spec import Call, Case, Constraint, FixedOutput, Lowering, Observed, OpSpec, Reach, Real
+from openneutron.ops.spec import (
+    Call,
+    Case,
+    Constraint,
+    FixedOutput,
+    Intent,
+    Lowering,
+    Observed,
+    OpSpec,
+    Reach,
+    Real,
+    Shared,
+    Values,
+)
 
 _RELU_KIND = {
     Activation.RELU: Builtin.RELU,
@@ -61,7 +76,7 @@ def _computed(
 ) -> OpSpec:
     """A function that is composed of LiteRT's float operators, alone and inside an island."""
     exact, unbounded = flags.pop("exact", False), flags.pop("unbounded", False)
-    real = Real(of_one(body), reach, function=not exact, unbounded=unbounded)
+    real = Real(of_one(body), reach, not exact, flags.pop("monotone", True), unbounded)
     return _entry(name, in_float(real), function or name, open_only=True, real=real, **flags)
 
 
@@ -107,16 +122,38 @@ def _lower_clamp(at: Lowering, call: Call) -> Tensor:
         kind = Builtin.RELU if lo == 0.0 else None
     if kind is not None:
         return unary(kind)(at, call)
+    if call.input.quant == call.out.quant:
+        return _clamp_steps(at, call)
     return in_float(CLAMPED)(at, call)
 
 
-_PUBLISHED_BOUNDS = {(-1.0, 1.0), (0.0, 1.0), (0.0, 6.0), (0.0, None)}
+def _clamp_steps(at: Lowering, call: Call) -> Tensor:
+    """In steps of the one scale that input and output have: rounding is monotonous, so it may come first."""
+    quant, x = call.out.quant, at(call.input)
+    assert quant is not None
+    for kind, bound in zip((Builtin.MAXIMUM, Builtin.MINIMUM), clamp_bounds(call), strict=True):
+        if bound is not None and math.isfinite(bound):
+            step = round(bound / float(quant.scale[0])) + int(quant.zero_point[0])
+            limit = at.build.const(np.full((1,) * x.rank, min(max(step, -128), 127), np.int8), quant)
+            x = at.build.op(kind, [x, limit], call.out.shape, quant)
+    return x
+
+
+_RELU_BOUNDS = {(-1.0, 1.0), (0.0, 1.0), (0.0, 6.0), (0.0, None)}
 _BOUNDS = nxp_limit(
-    "Clamp bounds must be (-1, 1), (0, 1), (0, 6) or (0, None)",
-    lambda c: clamp_bounds(c) in _PUBLISHED_BOUNDS,
+    "Clamp bounds must be (-1, 1), (0, 1), (0, 6) or (0, None), or input and output share parameters",
+    lambda c: clamp_bounds(c) in _RELU_BOUNDS or c.input.quant == c.out.quant,
     clamp_bounds,
     Case("odd bounds", lambda torch: lambda x: torch.clamp(x, -0.5, 2.0), ((2, 8),)),
+    hint=FOR_EIQ,
 )
+
+
+def _clamped_for_eiq(args: Mapping[str, Any]) -> Intent | None:
+    """Bounds that are no ReLU's: NXP's converter takes them where nothing is rounded again."""
+    bounds = (args.get("min_val", args.get("min")), args.get("max_val", args.get("max")))
+    finite = tuple(b if b is None or math.isfinite(b) else None for b in bounds)
+    return None if finite in _RELU_BOUNDS else Shared(Values.CHOSEN)
 
 
 def _clamp_case(lo: float | None, hi: float | None) -> Case:
@@ -145,14 +182,8 @@ HARDTANH = OpSpec(
     Observed(),
     _lower_clamp,
     real=CLAMPED,
-    requires=(
-        nxp_limit(
-            _BOUNDS.sentence,
-            _BOUNDS.holds,
-            _BOUNDS.got,
-            Case("odd bounds", as_layer("Hardtanh", -2.0, 2.0), ((2, 8),)),
-        ),
-    ),
+    requires=(_BOUNDS,),
+    quantize_eiq=_clamped_for_eiq,
     cases=on_ranks(0, 5, as_layer("Hardtanh"))
     + tuple(
         Case(f"{b}", as_layer("Hardtanh", *b), ((2, 3, 4, 4),)) for b in ((0.0, 1.0), (0.0, 6.0), (-2.0, 0.5))
@@ -164,6 +195,7 @@ CLAMP = OpSpec(
     _lower_clamp,
     real=CLAMPED,
     requires=(_BOUNDS,),
+    quantize_eiq=_clamped_for_eiq,
     cases=tuple(
         _clamp_case(*b)
         for b in ((-1.0, 1.0), (0.0, 1.0), (0.0, 6.0), (0.0, None), (-0.3, 0.7), (None, 0.5), (-0.5, None))
@@ -225,16 +257,18 @@ def _lower_neg(at: Lowering, call: Call) -> Tensor:
     )
 
 
-def _function(kind: Builtin, options: Callable[[Call], dict[str, Any]] = lambda call: {}) -> Real:
+def _function(
+    kind: Builtin, options: Callable[[Call], dict[str, Any]] = lambda call: {}, monotone: bool = False
+) -> Real:
     """LiteRT's own float operator, which no instruction of an island computes."""
-    return Real(of_one(lambda b, x, call: apply(b, kind, x, **options(call))), Reach.NARROW, function=True)
+    return Real(of_one(lambda b, x, call: apply(b, kind, x, **options(call))), Reach.NARROW, True, monotone)
 
 
 LEAKY_RELU = OpSpec(
     ("aten.leaky_relu.default", "aten.leaky_relu_.default"),
     Observed(),
     _lower_leaky_relu,
-    real=_function(Builtin.LEAKY_RELU, lambda call: {"alpha": float(call["negative_slope"])}),
+    real=_function(Builtin.LEAKY_RELU, lambda call: {"alpha": float(call["negative_slope"])}, monotone=True),
     cases=on_ranks(0, 5, as_layer("LeakyReLU", 0.1)),
 )
 GELU = OpSpec(
@@ -434,48 +468,50 @@ LOG1P = _computed("log1p", _log1p, positive=True)
 EXPM1 = _computed(
     "expm1", lambda b, x, _: apply(b, Builtin.SUB, apply(b, Builtin.EXP, x), 1.0), reach=Reach.WIDE
 )
-ERF = _entry("erf", island(_erf), "erf", open_only=True)
+ERF = _computed("erf", _erf, monotone=False)  # not to the last bit
+_THRESHOLD = Real(of_one(_threshold))
 THRESHOLD = OpSpec(
     ("aten.threshold.default", "aten.threshold_.default"),
     Observed(),
-    island(_threshold),
+    in_float(_THRESHOLD),
+    real=_THRESHOLD,
     cases=_layers(threshold=as_layer("Threshold", 0.25, -2.0)),
     open_only=True,
 )
+_CELU = Real(of_one(_celu), Reach.NARROW, function=True, monotone=False)
 CELU = OpSpec(
     ("aten.celu.default", "aten.celu_.default"),
     Observed(),
-    island(_celu),
+    in_float(_CELU),
+    real=_CELU,
     cases=_layers(celu=as_layer("CELU"), other=as_layer("CELU", 0.5)),
     open_only=True,
 )
+_LOGIT = Real(of_one(_logit), Reach.NARROW, function=True, monotone=False)
 LOGIT = OpSpec(
     ("aten.logit.default", "aten.logit_.default"),
     Observed(),
-    island(_logit),
+    in_float(_LOGIT),
+    real=_LOGIT,
     cases=_layers(logit=lambda torch: lambda x: torch.logit(torch.sigmoid(x), 0.01)),
     open_only=True,
 )
 SINH = _computed("sinh", _of_exponentials(-1.0), reach=Reach.WIDE)
-COSH = _computed("cosh", _of_exponentials(1.0), reach=Reach.WIDE)
+COSH = _computed("cosh", _of_exponentials(1.0), reach=Reach.WIDE, monotone=False)
 LOG_SIGMOID = _computed("log_sigmoid", _log_sigmoid, "logsigmoid", in_place=False)
-SILU = _entry(
-    "silu", island(_silu), "silu", open_only=True, real=Real(of_one(_silu), Reach.NARROW, function=True)
-)
-HARDSIGMOID = _entry("hardsigmoid", island(_hardsigmoid), "hardsigmoid", open_only=True)
-MISH = _entry(
-    "mish", island(_mish), "mish", open_only=True, real=Real(of_one(_mish), Reach.NARROW, function=True)
-)
-SOFTPLUS = _entry("softplus", island(_softplus), "softplus", open_only=True, in_place=False)
-ELU = _entry("elu", island(_elu), "elu", open_only=True)
-SELU = _entry("selu", island(_selu), "selu", open_only=True)
+SILU = _computed("silu", _silu, monotone=False)
+HARDSIGMOID = _computed("hardsigmoid", _hardsigmoid, exact=True)
+MISH = _computed("mish", _mish, monotone=False)
+SOFTPLUS = _computed("softplus", _softplus, in_place=False, monotone=False)  # beta may be negative
+ELU = _computed("elu", _elu, monotone=False)  # and so may alpha
+SELU = _computed("selu", _selu, monotone=False)
 SQRT = _computed("sqrt", lambda b, x, _: apply(b, Builtin.SQRT, x), exact=True, positive=True)
 RECIPROCAL = _computed(
     "reciprocal", lambda b, x, _: apply(b, Builtin.DIV, 1.0, x), exact=True, unbounded=True,
     reach=Reach.WIDE, positive=True,
 )  # fmt: skip
-SIN = _entry("sin", island(lambda b, x, _: apply(b, Builtin.SIN, x)), "sin", open_only=True)
-COS = _entry("cos", island(lambda b, x, _: apply(b, Builtin.COS, x)), "cos", open_only=True)
+SIN = _computed("sin", lambda b, x, _: apply(b, Builtin.SIN, x), monotone=False)
+COS = _computed("cos", lambda b, x, _: apply(b, Builtin.COS, x), monotone=False)
 
 
 def _power_of(exponent: float) -> Any:
@@ -505,10 +541,11 @@ def _powers_of(base: float) -> Any:
     return lambda torch: lambda x: torch.pow(base, x)
 
 
+_EXPONENTIAL = Real(of_one(_exponential), Reach.WIDE, function=True, unbounded=True)
 POWER_OF_NUMBER = OpSpec(
     ("aten.pow.Scalar",),
     Observed(),
-    in_float(Real(of_one(_exponential), Reach.WIDE, function=True, unbounded=True)),
+    in_float(_EXPONENTIAL),
     (
         Constraint(
             "The base must be positive",
@@ -519,4 +556,5 @@ POWER_OF_NUMBER = OpSpec(
     ),
     tuple(Case(f"of {base}", _powers_of(base), ((2, 8),)) for base in (2, 0.5, 10.0, 1.0)),
     open_only=True,
+    real=_EXPONENTIAL,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from openneutron.ops.spec import (
     Lowering,
     Real,
 )
+from openneutron.targets.chip import ConverterLimits
 
 # --------------------------------------------------------------------------------------------------
 # Lowering
@@ -66,21 +68,6 @@ Island = Callable[[Builder, Tensor, Call], Tensor]
 def of_one(body: Island) -> FloatBody:
     """The body of a function of one tensor."""
     return lambda at, call: body(at.build, at.tensor(call.input), call)
-
-
-def island(body: Island) -> Lower:
-    """A function of one variable, written in LiteRT's float ops between DEQUANTIZE and QUANTIZE.
-
-    That is exactly what the quantized PyTorch graph means; the open converter turns the whole island into one
-    256-entry table.
-    """
-
-    def lower(at: Lowering, call: Call) -> Tensor:
-        b = at.build
-        assert call.out.quant is not None
-        return b.quantize(body(b, b.dequantize(at(call.input)), call), call.out.quant)
-
-    return lower
 
 
 def apply(
@@ -195,19 +182,43 @@ def as_layer(name: str, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
 # Constraints that several families share
 
 
+# The limits of `eiq` are those of its code; docs/upstream.md says where NXP's published list differs.
+FOR_EIQ = "Quantize with NeutronQuantizer(NeutronTargetSpec(converter='eiq'))."
+NXP_BACKEND = "the NXP backend of ExecuTorch 1.5.1"
+
+
 def nxp_limit(
     sentence: str,
     holds: Callable[[Call], bool],
     got: Callable[[Call], Any] | None = None,
     violated_by: Case | None = None,
-    hint: str = "The open converter has no such limit.",
+    hint: str = f"So {NXP_BACKEND} decides; the open converter has no such limit.",
 ) -> Constraint:
-    """A limit NXP publishes for its own converter and silicon."""
-    return Constraint(sentence, holds, got, (EIQ,), hint, violated_by)
+    """A limit of NXP's converter and silicon, as ExecuTorch's NXP backend checks it."""
+    return Constraint(sentence, holds, got, (EIQ,), hint, violated_by, NXP_BACKEND)
 
 
-def at_most(limit: int, what: str, values: Callable[[Call], list[int]], violated_by: Case) -> Constraint:
-    """A published upper bound on every one of some sizes."""
-    return nxp_limit(
-        f"{what} must be at most {limit}", lambda c: max(values(c)) <= limit, values, violated_by
-    )
+SHARED_PARAMETERS = nxp_limit(
+    "Inputs and output must share quantization parameters",
+    lambda c: all(t.quant == c.out.quant for t in c.tensors),
+    lambda c: [str(t.quant) for t in (*c.tensors, c.out)],
+    hint=FOR_EIQ,
+)
+BROADCAST = nxp_limit(
+    "One operand must have as many elements as the result",
+    lambda c: any(math.prod(t.shape) == math.prod(c.out.shape) for t in c.tensors),
+    lambda c: [list(t.shape) for t in c.tensors],
+)
+
+
+def at_most(
+    limit: str,
+    what: str,
+    values: Callable[[Call], list[int]],
+    violated_by: Case,
+    got: Callable[[Call], Any] | None = None,
+) -> Constraint:
+    """A published upper bound on some sizes, a limit of the target; the sentence has the default."""
+    sentence = f"{what} must be at most {getattr(ConverterLimits(), limit)}"
+    holds = lambda c: max(values(c)) <= getattr(c.target.limits, limit)  # noqa: E731
+    return nxp_limit(sentence, holds, got or values, violated_by)

@@ -80,9 +80,10 @@ def _values(name: str, default: int) -> Any:
 
 
 def _kernel_area(call: Call) -> int:
-    """kH * kW * input channels rounded up to the eight MACs of a pipe."""
+    """kH * kW * input channels, these rounded up to the multipliers of a pipe."""
     channels = call["weight"].shape[0 if is_transposed(call) else 1]
-    return math.prod(_kernel(call)) * -(-channels // 8) * 8
+    pipe = call.target.macs_per_pipe
+    return math.prod(_kernel(call)) * -(-channels // pipe) * pipe
 
 
 def _is_depthwise(call: Call) -> bool:
@@ -135,24 +136,31 @@ PUBLISHED = (
         lambda c: c["groups"],
         Case("groups 2", lambda torch: torch.nn.ConvTranspose2d(4, 4, 2, groups=2), ((1, 4, 4, 4),)),
     ),
-    at_most(4096, "Kernel", _kernel, _WIDE),
+    at_most("kernel", "Kernel", _kernel, _WIDE),
     at_most(
-        4096,
+        "stride",
         "Stride",
         _values("stride", 1),
         Case("stride 4097", lambda torch: torch.nn.Conv1d(1, 1, 1, stride=4097), ((1, 1, 4100),)),
     ),
     at_most(
-        4096,
+        "dilation",
         "Dilation",
         _values("dilation", 1),
         Case("dilation 4097", lambda torch: torch.nn.Conv1d(1, 1, 2, dilation=4097), ((1, 1, 4100),)),
     ),
-    nxp_limit(
-        "kH * kW * channels (rounded up to 8) must be at most 65535",
-        lambda c: _kernel_area(c) <= 65535,
-        _kernel_area,
+    at_most(
+        "window",
+        "kH * kW * channels (rounded up to the multipliers of a pipe)",
+        lambda c: [_kernel_area(c)],
         Case("large window", lambda torch: torch.nn.Conv2d(1024, 1, 8), ((1, 1024, 8, 8),)),
+        _kernel_area,
+    ),
+    nxp_limit(
+        "Transposed convolution's dilation must be 1",
+        lambda c: not is_transposed(c) or max(_values("dilation", 1)(c)) == 1,
+        _values("dilation", 1),
+        Case("dilated", lambda torch: torch.nn.ConvTranspose2d(2, 2, 2, dilation=2), ((1, 2, 5, 5),)),
     ),
     nxp_limit(
         "Transposed convolution's stride must be 1 or 2",

@@ -8,6 +8,8 @@ import numpy as np
 
 from openneutron.litert.ir import Builtin, Quant, Tensor
 from openneutron.ops.common import (
+    BROADCAST,
+    SHARED_PARAMETERS,
     apply,
     elementwise,
     floor,
@@ -113,7 +115,7 @@ def _arithmetic(
         (f"aten.{name}.Tensor", f"aten.{name}_.Tensor"),
         Observed(),
         binary(kind),
-        requires,
+        (*requires, BROADCAST),
         fuses_activation=True,
         real=Real(elementwise(kind, "self", "other"), reach),
         cases=on_ranks(0, 5, lambda torch: function, inputs=2)
@@ -239,6 +241,7 @@ def _extremum(name: str, kind: Builtin) -> OpSpec:
         (f"aten.{name}.default",),
         Shared(Values.CHOSEN),
         _lower_extremum(kind),
+        (SHARED_PARAMETERS, BROADCAST),
         real=Real(elementwise(kind, "self", "other")),
         cases=on_ranks(0, 5, make, inputs=2, tolerance=0)
         + (Case("broadcast", make, ((2, 3, 4, 5), (1, 3, 1, 1)), channels_last=True, tolerance=0),),

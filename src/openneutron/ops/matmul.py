@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from openneutron.litert.ir import Builtin, Quant, Tensor
-from openneutron.ops.common import fused, nxp_limit, quant_of
+from openneutron.ops.common import FOR_EIQ, fused, nxp_limit, quant_of
 from openneutron.ops.conv import bias_const, weight_quant
 from openneutron.ops.spec import Call, Case, Constraint, Lowering, Observed, OpSpec, Value, Weighted
 
@@ -160,7 +160,14 @@ MM = OpSpec(
     ("aten.mm.default",),
     Observed(),
     _lower_product,
-    requires=(nxp_limit("Both operands must be 2-D", lambda c: all(t.rank == 2 for t in c.tensors)),),
+    requires=(
+        nxp_limit("Both operands must be 2-D", lambda c: all(t.rank == 2 for t in c.tensors)),
+        nxp_limit(
+            "The second operand must be constant",
+            lambda c: c.tensors[1].is_const,
+            violated_by=Case("two inputs", lambda torch: torch.mm, ((3, 8), (8, 4))),
+        ),
+    ),
     cases=(
         Case("two inputs", lambda torch: torch.mm, ((3, 8), (8, 4))),
         Case("constant", _MatrixCases.mm, ((3, 8),)),
@@ -172,12 +179,14 @@ BMM = OpSpec(
     _lower_product,
     requires=(
         nxp_limit(
-            "Both operands must have the same zero point",
-            lambda c: c.tensors[0].quant.zero_point == c.tensors[1].quant.zero_point,  # type: ignore[union-attr]
+            "Both operands must have zero point 0",
+            lambda c: all(t.quant.zero_point == (0,) for t in c.tensors),  # type: ignore[union-attr]
             lambda c: [t.quant.zero_point[0] for t in c.tensors],  # type: ignore[union-attr]
             Case("shifted", lambda torch: lambda x, y: torch.bmm(torch.relu(x), y), ((2, 3, 4), (2, 4, 5))),
+            hint=FOR_EIQ,
         ),
     ),
+    quantize_eiq=lambda args: Observed(symmetric=True),
     cases=(
         Case("3d", lambda torch: torch.bmm, ((2, 3, 4), (2, 4, 5))),
         Case(

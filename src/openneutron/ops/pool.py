@@ -280,13 +280,20 @@ _AVG_REQUIRES = (
     ),
     nxp_limit("ceil_mode must be False", lambda c: not c.get("ceil_mode", False), violated_by=_CEIL),
     nxp_limit(
-        "count_include_pad must be False",
-        lambda c: not _counts_padding(c),
-        violated_by=Case("counted padding", as_layer("AvgPool2d", 3, padding=1), ((1, 2, 6, 6),)),
+        "Padding must be counted (count_include_pad)",
+        lambda c: not any(c.get("padding", ())) or _counts_padding(c),
+        violated_by=Case(
+            "padding not counted",
+            as_layer("AvgPool2d", 3, padding=1, count_include_pad=False),
+            ((1, 2, 6, 6),),
+        ),
     ),
-    at_most(4096, "Kernel", _kernel, Case("kernel 4097", as_layer("AvgPool1d", 4097), ((1, 1, 4100),))),
+    at_most("kernel", "Kernel", _kernel, Case("kernel 4097", as_layer("AvgPool1d", 4097), ((1, 1, 4100),))),
     at_most(
-        4096, "Stride", _stride, Case("stride 4097", as_layer("AvgPool1d", 1, stride=4097), ((1, 1, 4100),))
+        "stride",
+        "Stride",
+        _stride,
+        Case("stride 4097", as_layer("AvgPool1d", 1, stride=4097), ((1, 1, 4100),)),
     ),
 )
 
@@ -369,7 +376,7 @@ ADAPTIVE_AVG_POOL = OpSpec(
         ),
         nxp_limit(
             "Kernel must be at most 4096",
-            lambda c: max(_batched(c)[0][2:]) <= 4096,
+            lambda c: max(_batched(c)[0][2:]) <= c.target.limits.kernel,
             lambda c: list(c.input.shape),
         ),
     ),
@@ -398,7 +405,9 @@ MAX_POOL = OpSpec(
             lambda c: not c.get("ceil_mode", False),
             violated_by=Case("ceil mode", as_layer("MaxPool2d", 2, ceil_mode=True), ((1, 2, 5, 5),)),
         ),
-        nxp_limit("Stride must be less than 4096", lambda c: max(_stride(c)) < 4096, _stride),
+        nxp_limit(
+            "Stride must be at most 4096", lambda c: max(_stride(c)) <= c.target.limits.stride, _stride
+        ),
     ),
     _pool_cases("MaxPool2d", (7, 8), tolerance=0)
     + _pool_cases("MaxPool1d", (9,), tolerance=0)

@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 
 from openneutron.litert.ir import Activation, Builtin, Quant, Tensor
-from openneutron.ops.common import apply, dims_of, in_float, logarithm, normalize, nxp_limit, quant_of
+from openneutron.ops.common import (
+    SHARED_PARAMETERS,
+    apply,
+    dims_of,
+    in_float,
+    logarithm,
+    normalize,
+    nxp_limit,
+    quant_of,
+)
 from openneutron.ops.spec import (
     Call,
     Case,
@@ -106,22 +115,18 @@ MEAN = OpSpec(
     ("aten.mean.dim", "aten.mean.default"),
     Observed(),
     _lower_mean,
-    (
-        nxp_limit(
-            "Input must be 4-D",
-            lambda c: c.input.rank == 4,
-            lambda c: c.input.rank,
-            Case("2d", lambda torch: lambda x: x.mean(1, keepdim=True), ((3, 8),)),
-        ),
-    ),
+    (SHARED_PARAMETERS,),
     _cases("mean") + (Case("all", lambda torch: lambda x: x.mean(), ((2, 3, 4),)),),
     real=_real(Builtin.MEAN),
+    quantize_eiq=lambda args: Shared(Values.ROUNDED),
 )
 SUM = OpSpec(
     ("aten.sum.dim_IntList", "aten.sum.default"),
     Observed(),
     _lower_sum,
+    (SHARED_PARAMETERS,),
     real=_real(Builtin.SUM),
+    quantize_eiq=lambda args: Shared(Values.ROUNDED),
     cases=_cases("sum"),
     note="computed as n * mean",
 )
@@ -238,20 +243,26 @@ SOFTMAX = OpSpec(
     last_axis(Builtin.SOFTMAX, beta=1.0),
     (
         nxp_limit(
+            "The dimension must be that of the channels",
+            lambda c: normalize(c["dim"], c.input.rank) in (c.input.rank - 1, 1 if c.input.rank == 4 else -1),
+            lambda c: c["dim"],
+            Case("rows", lambda torch: torch.nn.Softmax(0), ((3, 10),)),
+        ),
+        nxp_limit(
             "Channels must be at most 2040",
-            lambda c: _channels(c) <= 2040,
+            lambda c: _channels(c) <= c.target.limits.softmax_channels,
             _channels,
             Case("2041 channels", lambda torch: torch.nn.Softmax(-1), ((1, 2041),)),
         ),
         nxp_limit(
             "Rows must be at most 4096",
-            lambda c: _rows(c) <= 4096,
+            lambda c: _rows(c) <= c.target.limits.softmax_rows,
             _rows,
             Case("4097 rows", lambda torch: torch.nn.Softmax(-1), ((4097, 2),)),
         ),
         nxp_limit(
             "Elements must be at most 524288",
-            lambda c: math.prod(c.input.shape) <= 524288,
+            lambda c: math.prod(c.input.shape) <= c.target.limits.softmax_elements,
             lambda c: math.prod(c.input.shape),
             Case("many", lambda torch: torch.nn.Softmax(-1), ((4096, 129),)),
         ),

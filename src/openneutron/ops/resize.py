@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,10 @@ def _resize(kind: Builtin, bilinear: bool) -> Lower:
 
 
 def _factors(call: Call) -> list[float]:
-    return [o / i for o, i in zip(call.out.shape[2:], call.input.shape[2:], strict=True)]
+    """How far samples come to lie apart: from corner to corner, if those are aligned."""
+    corner = 1 if call.get("align_corners", False) else 0
+    sizes = zip(call.out.shape[2:], call.input.shape[2:], strict=True)
+    return [(o - corner) / (i - corner) if i > corner else math.inf for o, i in sizes]
 
 
 def _limit(case: Case) -> tuple[Any, ...]:

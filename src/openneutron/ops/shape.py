@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,12 @@ SLICE = OpSpec(
         Constraint(
             "The slice must not be empty", lambda c: 0 not in c.out.shape, lambda c: list(c.out.shape)
         ),
+        nxp_limit(
+            "Step must be 1",
+            lambda c: c.get("step", 1) == 1,
+            lambda c: c["step"],
+            _case("step 2", lambda x: x[:, ::2], (2, 6, 4, 4)),
+        ),
     ),
     cases=(
         _case("rows", lambda x: x[:, :, 1:3], (2, 3, 4, 5)),
@@ -339,12 +346,6 @@ PAD = OpSpec(
             _mode,
             hint="Pad with zeros, or reflect.",
         ),
-        nxp_limit(
-            "Only height and width may be padded",
-            lambda c: c.input.rank != 4 or len(c.get("pad", c.get("padding", ()))) <= 4,
-            lambda c: c["pad"],
-            _padding_case("channels", (0, 0, 0, 0, 1, 1), (1, 2, 4, 4)),
-        ),
     ),
     (
         _padding_case("sides", (1, 2), (2, 3, 4)),
@@ -483,10 +484,34 @@ def _lower_index_select(at: Lowering, call: Call) -> Tensor:
 
 
 def _lower_index(at: Lowering, call: Call) -> Tensor:
-    b = at.build
-    (dim,) = (d for d, index in enumerate(call["indices"]) if index is not None)
-    y = _gather(b, at(call.input), dim, call["indices"][dim].array())
-    return b.requantize(b.reshape(y, call.out.shape), quant_of(call))
+    ((dim, index),) = ((d, index) for d, index in enumerate(call["indices"]) if index is not None)
+    return _looked_up(at, call, call["self"], dim, index)
+
+
+def _lower_index_put(at: Lowering, call: Call) -> Tensor:
+    """Each row is an update of LiteRT's, which begins at the row's index and at 0 along every other axis."""
+    b, target, quant = at.build, call["self"], quant_of(call)
+    ((dim, index),) = ((d, index) for d, index in enumerate(call["indices"]) if index is not None)
+    y, places = b.requantize(at(target), quant), at(index)
+    (count,) = (math.prod(index.shape),)
+    shape = (*target.shape[:dim], count, *target.shape[dim + 1 :])
+    rows = b.reshape(b.requantize(at(call["values"]), quant), shape)
+    places = b.reshape(places, (count,))
+    before, after = (b.const(np.zeros(n, places.dtype)) for n in (dim, target.rank - dim - 1))
+    for i in range(count):
+        place, row = places, rows
+        if count > 1:
+            size = [1 if a == dim else d for a, d in enumerate(shape)]
+            first = [i if a == dim else 0 for a in range(len(shape))]
+            place = b.op(Builtin.SLICE, [places, b.ints([i]), b.ints([1])], (1,), dtype=places.dtype)
+            row = b.op(Builtin.SLICE, [rows, b.ints(first), b.ints(size)], size, quant)
+        parts = [t for t in (before, place, after) if t.elements]
+        start = place
+        if len(parts) > 1:
+            options = {"axis": 0, "fusedActivationFunction": 0}
+            start = b.op(Builtin.CONCATENATION, parts, (target.rank,), dtype=places.dtype, options=options)
+        y = b.op(Builtin.DYNAMIC_UPDATE_SLICE, [y, row, start], target.shape, quant)
+    return y
 
 
 def _indices(call: Call) -> list[Value]:
@@ -558,24 +583,63 @@ EMBEDDING = OpSpec(
     integers=("indices",),
     note="the indices may be an input",
 )
+_ONE_DIMENSION = Constraint(
+    "One dimension must be indexed, by a list of numbers if it is constant",
+    lambda c: (
+        len(_indices(c)) == 1
+        and _indices(c)[0].dtype in ("int32", "int64")
+        and (_indices(c)[0].rank == 1 or not _indices(c)[0].is_const)
+    ),
+    lambda c: [str(i) for i in _indices(c)],
+    (OPEN,),
+)
 INDEX = OpSpec(
     ("aten.index.Tensor",),
     Shared(),
     _lower_index,
-    (
-        Constraint(
-            "Indices must be constant", lambda c: all(i.is_const for i in _indices(c)), converters=(OPEN,)
-        ),
-        Constraint(
-            "One dimension must be indexed, by a list of numbers",
-            lambda c: [i.rank for i in _indices(c)] == [1] and _indices(c)[0].dtype != "bool",
-            lambda c: [str(i) for i in _indices(c)],
-            (OPEN,),
-        ),
-    ),
+    (_ONE_DIMENSION,),
     (
         Case("second", lambda torch: lambda x: x[:, [2, 0, -1]], ((2, 5, 3),), tolerance=0),
         Case("first", lambda torch: lambda x: x[[1, 1]], ((2, 5, 3),), tolerance=0),
     ),
     open_only=True,
+    integers=("indices",),
+    note="the indices may be an input, and are counted from the front then",
+)
+
+
+def _put_at(shape: tuple[int, ...], dim: int) -> Any:
+    """A write at the places that are the largest of each row of an input."""
+
+    def make(torch: Any) -> Any:
+        def write(x: Any, scores: Any) -> Any:
+            index, count = scores.argmax(-1), scores.shape[0]
+            rows = x.narrow(dim, shape[dim] - count, count)
+            return torch.index_copy(x, dim, index, rows)
+
+        return write
+
+    return make
+
+
+INDEX_PUT = OpSpec(
+    ("aten.index_put.default",),
+    Shared(),
+    _lower_index_put,
+    (
+        _ONE_DIMENSION,
+        Constraint("Values must be put, not added", lambda c: not c.get("accumulate", False)),
+        Constraint(
+            "At most 64 rows can be put",
+            lambda c: math.prod(_indices(c)[0].shape) <= 64,
+            lambda c: math.prod(_indices(c)[0].shape),
+        ),
+    ),
+    tuple(
+        Case(f"{count} along {dim}", _put_at(shape, dim), (shape, (count, shape[dim])), tolerance=1)
+        for shape, dim, count in (((1, 2, 6, 4), 2, 1), ((5, 3), 0, 2), ((2, 7), 1, 1))
+    ),
+    open_only=True,
+    integers=("indices",),
+    note="index_copy, scatter and slices written at an index become it; indices are counted from the front",
 )

@@ -15,6 +15,8 @@ import numpy as np
 
 from openneutron.diagnostics import Reject
 from openneutron.litert.ir import Activation, Builtin, Quant, Tensor
+from openneutron.targets.chip import Target
+from openneutron.targets.table import DEFAULT_TARGET, TARGETS
 
 if TYPE_CHECKING:
     from openneutron.litert.build import Builder
@@ -74,6 +76,7 @@ class Call:
     args: Mapping[str, Any]
     out: Value
     activation: Activation = Activation.NONE
+    target: Target = TARGETS[DEFAULT_TARGET]
 
     def __getitem__(self, name: str) -> Any:
         return self.args[name]
@@ -107,6 +110,7 @@ class Observed:
     """Each tensor input and the output have parameters of their own."""
 
     inputs: tuple[str, ...] = ()  # the arguments that are quantized; none named: every tensor
+    symmetric: bool = False  # inputs have zero point 0
 
 
 class Values(Enum):
@@ -174,6 +178,7 @@ class Constraint:
     converters: tuple[str, ...] = BOTH
     hint: str = ""
     violated_by: Case | None = None
+    source: str = ""  # of a limit that is not OpenNeutron's own: who says so
 
     def check(self, call: Call) -> Reject | None:
         """None if the call meets the constraint, else the reason with the offending value."""
@@ -272,6 +277,7 @@ class Real:
     body: FloatBody
     reach: Reach = Reach.AS_OPERANDS
     function: bool = False  # not defined by IEEE 754: of one int8 tensor, or the last of its island
+    monotone: bool = True  # a function that is not cannot be the last of an island
     unbounded: bool = False  # may be infinite: its island's results are clamped before they are quantized
     reduces: bool = False
 
@@ -291,6 +297,8 @@ class OpSpec:
     integer_result: bool = False  # the result is integers, which nothing quantizes
     integers: tuple[str, ...] = ()  # arguments that are integers, known or not before the run
     open_only: bool = False  # not covered by NXP's converter: open only
+    # How it is quantized for NXP's converter, by the arguments it is called with, where that is another way.
+    quantize_eiq: Callable[[Mapping[str, Any]], Intent | None] | None = None
     float_constants: tuple[str, ...] = ()  # arguments that may be constants in float
     may_be_infinite: tuple[str, ...] = ()  # numbers among the arguments that need not be finite
     real: Real | None = None  # how it is computed inside a float island; None: it cannot stand in one
@@ -315,6 +323,11 @@ class OpSpec:
     def moves_values(self) -> bool:
         """Whether it only puts its inputs' values elsewhere."""
         return isinstance(self.quantize, Shared) and self.quantize.values is Values.MOVED
+
+    def intent(self, converter: str, args: Mapping[str, Any]) -> Intent | None:
+        """How a call is quantized for a converter."""
+        other = self.quantize_eiq(args) if self.quantize_eiq and converter == EIQ else None
+        return self.quantize if other is None else other
 
     def check(self, call: Call, converter: str = OPEN) -> Reject | None:
         """Why this call cannot be delegated with this converter, or None."""

@@ -14,20 +14,20 @@ from executorch.exir.backend.backend_details import BackendDetails, PreprocessRe
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch.export import ExportedProgram
 
-from openneutron.compiler.result import CallInfo
+from openneutron.compiler.emit.result import CallInfo
 from openneutron.converter import ConvertedModel, find_converter
 from openneutron.converter.kernel_selection import SUFFIX
 from openneutron.converter.protocol import Partition
 from openneutron.diagnostics import Reject
-from openneutron.files import write_atomically
+from openneutron.environment.stopwatch import LITERT, MICROCODE, stage
+from openneutron.files import make_folder, write_atomically
 from openneutron.litert.file import write
 from openneutron.lower.convert import Lowered, lower_cluster, lower_program
 from openneutron.options import CompileOptions
 from openneutron.package.payload import AS_IS, CHANNELS_LAST, Port, build_payload, pack
 from openneutron.partition.clusters import Cluster, kind_of
 from openneutron.partition.partitioner import BACKEND_ID, TablePartitioner, other_backends
-from openneutron.stopwatch import LITERT, MICROCODE, stage
-from openneutron.target import find_target
+from openneutron.targets.table import find_target
 
 logger = logging.getLogger(__name__)
 
@@ -59,20 +59,19 @@ class NeutronBackend(BackendDetails):
         options = CompileOptions.from_compile_specs(compile_specs)
         if options.keep_inputs is None:  # who plans the memory is not known here
             options = replace(options, keep_inputs=True)
+        target = find_target(options.config, options.converter)
         with stage(LITERT):
             lowered = lower_program(
-                edge_program, options.converter, options.use_neutron_for_format_conversion
+                edge_program, options.converter, options.use_neutron_for_format_conversion, target
             )
             litert = write(lowered.graph)
         with stage(MICROCODE):
-            converted = find_converter(options.converter).convert(
-                litert, options, find_target(options.config, options.converter)
-            )
+            converted = find_converter(options.converter).convert(litert, options, target)
         if options.intermediates_dir:
             keep_intermediates(Path(options.intermediates_dir), edge_program, litert, converted)
         if options.kernel_selection_dir and converted.kernel_selection_code:
             keep_kernel_selection(Path(options.kernel_selection_dir), edge_program, converted)
-        payload = build_payload(converted, *_ports(lowered), len(lowered.graph.inputs), options.use_profiling)
+        payload = build_payload(converted, *_ports(lowered), len(lowered.graph.given), options.use_profiling)
         return PreprocessResult(
             processed_bytes=pack(payload),
             debug_handle_map=_debug_handles(edge_program, lowered, converted),
@@ -141,7 +140,7 @@ def keep_intermediates(
     folder: Path, program: ExportedProgram, litert: bytes, converted: ConvertedModel
 ) -> None:
     """Write the LiteRT graph before and after conversion, named as ExecuTorch's NXP backend names them."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     tags = {n.meta.get("delegation_tag") for n in program.graph.nodes} - {None}
     stem = tags.pop() if len(tags) == 1 else _numbered(folder, program, "_pure.et.tflite", "tag{number}")
     write_atomically(folder / f"{stem}_pure.et.tflite", litert)
@@ -159,7 +158,7 @@ def keep_kernel_selection(folder: Path, program: ExportedProgram, converted: Con
 
 def _numbered(folder: Path, program: ExportedProgram, suffix: str, form: str = "{number}_{first}") -> str:
     """A stem no file of the folder has: the partition's number, and its first operator."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     first = next((n.name for n in program.graph.nodes if n.op == "call_function"), "partition")
     number = len(list(folder.glob(f"*{suffix}")))
     return form.format(number=number, first=re.sub(r"\W+", "_", first))

@@ -33,9 +33,13 @@ from torch.export.graph_signature import (
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
+from openneutron.environment.stopwatch import PARTITION, PASSES, stage
+from openneutron.fast_export.shortcuts import BEFORE_EDGE, is_taken
 from openneutron.fx import remove_assertions
+from openneutron.ops.spec import OPEN
 from openneutron.options import CompileOptions
 from openneutron.package.backend import NeutronBackend, NeutronPartitioner
+from openneutron.package.state import keep_states_in_int8
 from openneutron.partition.partitioner import BACKEND_ID
 from openneutron.passes.base import run_passes
 from openneutron.passes.edge import EDGE_PASSES
@@ -48,16 +52,15 @@ from openneutron.passes.functional import (
     restore_view,
 )
 from openneutron.quantize.export import copy_graph
-from openneutron.stopwatch import PARTITION, PASSES, stage
 from openneutron.tensors import plain
 
 
 def goes_before_edge(options: CompileOptions, etrecord: bool = False) -> bool:
-    """Whether partitions are taken before Edge: always, unless a profile will want the whole Edge program.
+    """Whether partitions are taken before Edge: unless a profile will want the whole Edge program.
 
     An ETRecord is that program, and its handles are what ExecuTorch's Inspector names the events by.
     """
-    return not (etrecord or options.use_profiling)
+    return is_taken(BEFORE_EDGE) and not (etrecord or options.use_profiling)
 
 
 def take_partitions(
@@ -73,6 +76,7 @@ def take_partitions(
         if not is_functional(program):
             program = program.run_decompositions({})
         remove_assertions(program)
+        keep_states_in_int8(program)
         program.graph.eliminate_dead_code()
         copy_views(program)
         _finish(program)
@@ -80,6 +84,7 @@ def take_partitions(
         left = partitioner.left_whole(program)
     with stage(PASSES):
         if changed := decompose_nodes(program, left, partitioner.decompositions):
+            remove_assertions(program)
             _finish(program)
     return _Taking(program).take(partitioner.take(program, changed))
 
@@ -102,6 +107,11 @@ class _Taking:
         self.order = list(program.graph.nodes)
         signature = program.graph_signature
         mutated = set(signature.buffers_to_mutate.values())
+        self.states = {
+            spec.arg.name: spec
+            for spec in signature.input_specs
+            if spec.kind is InputKind.BUFFER and spec.target in mutated
+        }
         self.constants = {
             spec.arg.name: spec
             for spec in signature.input_specs
@@ -119,12 +129,14 @@ class _Taking:
         ordered = [node for node in self.order if node in members]
         sources = list(dict.fromkeys(s for n in ordered for s in n.all_input_nodes if s not in members))
         constants = [s for s in sources if s.name in self.constants]
-        inputs = [s for s in sources if s.name not in self.constants]
+        open_converter = CompileOptions.from_compile_specs(specs).converter == OPEN
+        states = self._owned(members, sources) if open_converter else {}
+        inputs = [s for s in sources if s.name not in self.constants and s not in states]
         outputs = [n for n in ordered if any(user not in members for user in n.users)]
         for node in (*inputs, *outputs):
             # Eager PyTorch may leave a tensor in any order; ExecuTorch keeps two, and decides after this.
             node.meta["val"] = plain(node.meta["val"])
-        inside = self._inside(ordered, constants, inputs, outputs)
+        inside = self._inside(ordered, constants, states, inputs, outputs)
         made = NeutronBackend.preprocess(inside, specs)
         stand_in = make_stand_in([n.meta["val"] for n in inputs], [n.meta["val"] for n in outputs])
         lowered = LoweredBackendModule(stand_in, BACKEND_ID, made.processed_bytes, specs)
@@ -136,10 +148,47 @@ class _Taking:
         self.order[at + 1 : at + 1] = new
         for node in reversed(ordered):
             self.graph.erase_node(node)
-        unused = {c for c in constants if not c.users}
+        unused = {c for c in (*constants, *states) if not c.users}
         self.order = sorted_as_executorch(n for n in self.order if n not in members and n not in unused)
         for node in unused:
             self.graph.erase_node(node)
+
+    def _owned(self, members: Collection[Node], sources: list[Node]) -> dict[Node, Node]:
+        """The buffers that only this partition reads and writes, each with what it becomes: they are its own.
+
+        ExecuTorch knows nothing of them from here on: they are no inputs, and what they become no outputs.
+        """
+        output = self.graph.output_node()
+        specs = self.program.graph_signature.output_specs
+        values = list(output.args[0])
+        returned = {v for s, v in zip(specs, values, strict=True) if s.kind is not OutputKind.BUFFER_MUTATION}
+        named = {str(self.states[n.name].target): n for n in self.order if n.name in self.states}
+        owned = {
+            named[str(spec.target)]: (spec, value)
+            for spec, value in zip(specs, values, strict=True)
+            if spec.kind is OutputKind.BUFFER_MUTATION and str(spec.target) in named
+        }
+
+        def is_own(state: Node) -> bool:
+            _, value = owned[state]
+            read_by = {new for _, new in owned.values()}
+            used = all(user in members or (user is output and state in read_by) for user in state.users)
+            foreign = value.name in self.states and value not in owned
+            known = value in members or value in owned or (value in sources and not foreign)
+            return used and known and state not in returned and state.meta["val"].dtype == torch.int8
+
+        while refused := [state for state in owned if not is_own(state)]:
+            for state in refused:
+                del owned[state]
+        met = {state for state in owned if state in sources}
+        while more := {v for s in met for v in [owned[s][1]] if v in owned} - met:
+            met |= more
+        owned = {state: found for state, found in owned.items() if state in met}
+        if owned:
+            gone = [spec for spec, _ in owned.values()]
+            output.args = (tuple(v for s, v in zip(specs, values, strict=True) if s not in gone),)
+            specs[:] = [spec for spec in specs if spec not in gone]
+        return {state: value for state, (_, value) in owned.items()}
 
     def _call(self, name: str, inputs: list[Node], outputs: list[Node]) -> list[Node]:
         with self.graph.inserting_before(self.graph.output_node()):
@@ -155,27 +204,34 @@ class _Taking:
         return [call, *picks]
 
     def _inside(
-        self, nodes: list[Node], constants: list[Node], inputs: list[Node], outputs: list[Node]
+        self,
+        nodes: list[Node],
+        constants: list[Node],
+        states: dict[Node, Node],
+        inputs: list[Node],
+        outputs: list[Node],
     ) -> ExportedProgram:
         """The partition as a program of its own."""
         graph = Graph()
         env: dict[Node, Node] = {}
-        for node in (*constants, *inputs):
+        for node in (*constants, *states, *inputs):
             env[node] = graph.placeholder(node.name)
             env[node].meta = dict(node.meta)
         for node in nodes:
             env[node] = graph.node_copy(node, env.__getitem__)
             env[node].name = node.name
-        graph.output(tuple(env[node] for node in outputs))
-        specs = [self.constants[node.name] for node in constants]
+        graph.output(tuple(env[node] for node in (*states.values(), *outputs)))
+        stored = [*constants, *states]
+        specs = [self.constants.get(node.name) or self.states[node.name] for node in stored]
         targets = {str(spec.target) for spec in specs}
         return _program(
             GraphModule(torch.nn.Module(), graph),
-            [replace(s, arg=TensorArgument(env[c].name)) for s, c in zip(specs, constants, strict=True)],
+            [replace(s, arg=TensorArgument(env[c].name)) for s, c in zip(specs, stored, strict=True)],
             [env[node] for node in inputs],
             [env[node] for node in outputs],
             {k: v for k, v in self.program.state_dict.items() if k in targets},
             {k: v for k, v in self.program.constants.items() if k in targets},
+            {str(self.states[state.name].target): env[value] for state, value in states.items()},
         )
 
     def _rest(self) -> ExportedProgram:
@@ -220,7 +276,7 @@ def sorted_as_executorch(nodes: Iterable[Node]) -> list[Node]:
             if not waits[user]:
                 queue.append(user)
     assert len(result) == len(nodes), "a partition reads what needs its results"
-    return result
+    return sorted(result, key=lambda node: node.op == "output")  # what nobody reads may come behind it
 
 
 def make_stand_in(inputs: Sequence[Any], outputs: Sequence[torch.Tensor]) -> ExportedProgram:
@@ -247,7 +303,13 @@ def _program(
     outputs: list[Node],
     state_dict: dict[str, Any],
     lifted: dict[str, Any],
+    written: dict[str, Node] | None = None,
 ) -> ExportedProgram:
+    """A program of these parts; `written` is what its buffers become, first among its results."""
+    mutations = [
+        OutputSpec(OutputKind.BUFFER_MUTATION, TensorArgument(node.name), target)
+        for target, node in (written or {}).items()
+    ]
     takes = [InputSpec(InputKind.USER_INPUT, TensorArgument(n.name), None) for n in inputs]
     returns = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(n.name), None) for n in outputs]
     signature = ModuleCallSignature(
@@ -259,7 +321,7 @@ def _program(
     return ExportedProgram(
         root=module,
         graph=module.graph,
-        graph_signature=ExportGraphSignature([*constants, *takes], returns),
+        graph_signature=ExportGraphSignature([*constants, *takes], [*mutations, *returns]),
         state_dict=state_dict,
         range_constraints={},
         module_call_graph=[ModuleCallEntry("", signature)],

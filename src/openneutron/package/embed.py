@@ -38,8 +38,8 @@ def embed(partition: Partition, payload: bytes, specs: list[CompileSpec]) -> Edg
     """An Edge program that calls the delegate with its own inputs and returns its outputs."""
     graph = partition.lowered.graph
     config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=False)
-    inputs = tuple(torch.zeros(t.shape, dtype=getattr(torch, t.dtype)) for t in graph.inputs)
-    signature = to_edge(torch.export.export(_Signature(graph.outputs), inputs), compile_config=config)
+    inputs = tuple(torch.zeros(t.shape, dtype=getattr(torch, t.dtype)) for t in graph.given)
+    signature = to_edge(torch.export.export(_Signature(graph.returned), inputs), compile_config=config)
     lowered = LoweredBackendModule(signature.exported_program(), BACKEND_ID, payload, specs)
     lowered.meta = {"_delegate_info_meta": partition}
     edge = to_edge(torch.export.export(_Call(lowered), inputs), compile_config=config)

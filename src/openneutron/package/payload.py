@@ -10,6 +10,7 @@ reads this layout, so both converters use it; which of them made a payload is in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -18,6 +19,7 @@ from openneutron.converter.protocol import ConvertedModel
 from openneutron.converter.stock import MAGIC as STOCK_MAGIC
 from openneutron.converter.stock import PLAIN, PROFILING, StockWords, read_words, word_count
 from openneutron.diagnostics import fail
+from openneutron.targets.table import DEFAULT_TARGET
 
 ALIGNMENT = 16
 AS_IS, CHANNELS_LAST = 0, 1
@@ -81,6 +83,21 @@ class Payload:
         return [own.unpack(own.Descriptor, self.microcode, first + i * each) for i in range(count)]
 
     @property
+    def states(self) -> list[own.State]:
+        """What the delegate remembers from run to run."""
+        first, each = own.format_of(own.Header).size, own.format_of(own.Descriptor).size
+        if not self.is_open or len(self.microcode) < first:
+            return []
+        at, size = first + (len(self.inputs) + len(self.outputs)) * each, own.format_of(own.State).size
+        count = min(own.unpack(own.Header, self.microcode).states, (len(self.microcode) - at) // size)
+        return [own.unpack(own.State, self.microcode, at + i * size) for i in range(count)]
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory that survives from run to run."""
+        return max((-(-(s.offset + s.bytes) // ALIGNMENT) * ALIGNMENT for s in self.states), default=0)
+
+    @property
     def is_open(self) -> bool:
         """Whether the open converter made it."""
         return self.words.magic == own.MAGIC
@@ -92,11 +109,10 @@ class Payload:
             return Stamp("eiq_neutron_sdk", None, None, "NXP's Neutron runtime")
         header = own.unpack(own.Header, self.microcode)
         number = header.converter_version
-        targets = {code: target for target, code in own.TARGET_IDS.items()}
         return Stamp(
             converter=f"{header.name} {number >> 16}.{number >> 8 & 255}.{number & 255}",
             format_version=header.format_version,
-            target=targets.get(header.target, f"unknown (id {header.target})"),
+            target=own.TARGET_NAMES.get(header.target, f"unknown (id {header.target})"),
             runs_on="OpenNeutron's firmware and simulator",
         )
 
@@ -187,8 +203,8 @@ def parse(raw: bytes, where: str = "payload") -> Payload:
     return payload
 
 
-def check_fits(payload: Payload, target: str, where: str = "payload") -> None:
-    """Refuse a payload that this version's firmware for `target` cannot run, with both versions named."""
+def check_fits(payload: Payload, target: str | None, where: str = "payload") -> None:
+    """Refuse a payload that firmware of this version, for `target` or any, cannot run; both are named."""
     if not payload.is_open:
         fail(
             "ON421",
@@ -206,13 +222,16 @@ def check_fits(payload: Payload, target: str, where: str = "payload") -> None:
             f"this runtime runs format {own.FORMAT_VERSION}",
             "Compile the model again with this openneutron, or run it with the one that made it.",
         )
-    if stamp.target != target:
+    if target is not None and stamp.target != target:
         fail(
             "ON421",
             where,
             f"the payload was compiled for {stamp.target}, this is {target}",
             f"Compile the model again for {target}.",
         )
+    if stamp.target not in own.TARGET_IDS.keys() | {own.INVENTED_NAME}:
+        fail("ON421", where, f"the payload was compiled for a target that is {stamp.target}",
+             "Run it with the version of openneutron that made it.")  # fmt: skip
 
 
 def _align(size: int) -> int:
@@ -225,3 +244,12 @@ def _padded(part: bytes) -> bytes:
 
 def _damaged(where: str, problem: str) -> NoReturn:
     fail("ON420", where, problem, "The file is damaged or incomplete: copy or compile it again.")
+
+
+def check_one_target(payloads: Sequence[Payload], where: str) -> str:
+    """The chip that all payloads of a program were compiled for; what cannot run is refused."""
+    first: str | None = None
+    for i, payload in enumerate(payloads):
+        check_fits(payload, first, f"{where}: delegate {i}")
+        first = payload.stamp.target
+    return first or DEFAULT_TARGET

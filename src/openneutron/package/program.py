@@ -17,12 +17,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode, _DispatchCacheBypassEn
 from torch.ao.quantization.fx.utils import assert_and_get_unique_device
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torchao.utils import _assert_and_get_unique_device
 
-from openneutron.compiler.result import CompiledGraph
+from openneutron.compiler.emit.result import CompiledGraph
 from openneutron.converter.kernel_selection import SUFFIX, kernel_selection_code
 from openneutron.converter.protocol import Partition
 from openneutron.diagnostics import Reject, fail
+from openneutron.environment.stopwatch import EXIR, PACKAGE, stage
 from openneutron.estimate.cpu import explain_cpu, node_macs
 from openneutron.estimate.timeline import BORDER_KINDS, NPU_KINDS, Event, program_timeline, total
 from openneutron.files import write_atomically
@@ -31,11 +33,12 @@ from openneutron.options import CompileOptions
 from openneutron.package.arena import ArenaPlanning
 from openneutron.package.pte import ProgramInfo, parse_program
 from openneutron.package.seal import remember, seal
+from openneutron.package.state import start_from_initial_values
 from openneutron.partition.clusters import Rejected
 from openneutron.partition.partitioner import TablePartitioner
 from openneutron.quantize.export import copy_graph
-from openneutron.stopwatch import EXIR, PACKAGE, stage
-from openneutron.target import Target, find_target
+from openneutron.targets.chip import Target
+from openneutron.targets.table import find_target
 
 if TYPE_CHECKING:
     from executorch.devtools.etrecord import ETRecord
@@ -99,6 +102,16 @@ class CompiledProgram:
         return max((p.converted.prefetch_bytes for p in self.partitions), default=0)
 
     @property
+    def states(self) -> list[tuple[str, int]]:
+        """What the delegates remember from run to run: names, and bytes."""
+        return [(state.label, state.bytes) for graph in self.compiled for state in graph.program.states]
+
+    @property
+    def state_bytes(self) -> int:
+        """The memory for it: each delegate has its own."""
+        return sum(graph.state_bytes for graph in self.compiled)
+
+    @property
     def weights_bytes(self) -> int:
         """Weights of all delegates."""
         return sum(len(p.converted.weights) for p in self.partitions)
@@ -124,8 +137,9 @@ class CompiledProgram:
 
         None: how much the chip has is not known here.
         """
-        weights = self.prefetch_bytes if self.options.fetch_constants_to_sram else self.weights_bytes
-        need = self.reserve_bytes + weights
+        in_flash = self.options.fetch_constants_to_sram or self.target.reads_flash
+        weights = self.prefetch_bytes if in_flash else self.weights_bytes
+        need = self.reserve_bytes + self.state_bytes + weights
         sram = self.options.sram_bytes or self.target.sram_bytes
         return need <= sram if sram else None
 
@@ -182,7 +196,7 @@ class CompiledProgram:
         """The figures as plain data: what `openneutron compile --json` prints."""
         return {
             "program": None if path is None else str(path),
-            "target": self.options.config,
+            "target": self.target.name,
             "converter": self.options.converter,
             "partitions": len(self.partitions),
             "npu_nodes": len(self.npu_nodes),
@@ -191,6 +205,8 @@ class CompiledProgram:
             "macs_cpu": self.macs_cpu,
             "scratch_bytes": self.scratch_bytes,
             "sram_prefetch_bytes": self.prefetch_bytes,
+            "state_bytes": self.state_bytes,
+            "states": [{"name": name, "bytes": nbytes} for name, nbytes in self.states],
             "weights_bytes": self.weights_bytes,
             "planned_bytes": self.planned_bytes,
             "io_bytes": self.io_bytes,
@@ -256,7 +272,14 @@ def package_program(
         kept = {name: copy_graph(edge.exported_program(name)) for name in partitioners}
         with stage(EXIR):
             try:
-                program = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=ArenaPlanning()))
+                config = ExecutorchBackendConfig(
+                    passes=start_from_initial_values(kept.values()), memory_planning_pass=ArenaPlanning()
+                )
+                program = edge.to_executorch(config)
+            except GuardOnDataDependentSymNode:
+                fail("ON205", "program",
+                     "ExecuTorch cannot write a tensor whose size along an inner dimension the data decides",
+                     "Choose along the first dimension, or use torch.where, not x[mask].")  # fmt: skip
             except RuntimeError as error:
                 _, _, missing = str(error).partition("Missing out variants: ")
                 if not missing:

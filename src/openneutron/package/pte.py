@@ -108,6 +108,7 @@ class MethodInfo:
     instructions: tuple[str, ...] = ()  # of the first chain: an operator, a backend, or what else it is
     most_arguments: int = 0  # of an operator
     delegate_calls: dict[int, int] = field(default_factory=dict)  # instruction -> index into `delegates`
+    remembers: bool = False  # from run to run, in planned memory
 
     @property
     def io_bytes(self) -> int:
@@ -210,7 +211,14 @@ def _method(program, plan) -> MethodInfo:  # type: ignore[no-untyped-def]
         instructions=tuple(_instruction(plan, i.instr_args) for c in plan.chains[:1] for i in c.instructions),
         most_arguments=_most_arguments(plan),
         delegate_calls=_delegate_calls(plan),
+        remembers=any(_is_written_buffer(value.val) for value in plan.values),
     )
+
+
+def _is_written_buffer(value) -> bool:  # type: ignore[no-untyped-def]
+    """Whether it is a tensor in planned memory that starts from a value in the file."""
+    is_tensor = type(value).__name__ == "Tensor"
+    return is_tensor and value.data_buffer_idx > 0 and value.allocation_info is not None
 
 
 def _operator(op) -> str:  # type: ignore[no-untyped-def]

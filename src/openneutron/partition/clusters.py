@@ -36,6 +36,8 @@ from openneutron.partition.constants import (
     per_tensor_quant,
 )
 from openneutron.passes.patterns import only_user
+from openneutron.targets.chip import Target
+from openneutron.targets.table import DEFAULT_TARGET, TARGETS
 
 
 def _lower_requantize(at: Lowering, call: Call) -> Tensor:
@@ -182,9 +184,11 @@ def kind_of(cluster: Cluster) -> Hashable | None:
     return call.op, args, kind(call.out), call.activation, bool(part.outputs)
 
 
-def find_clusters(program: ExportedProgram, converter: str = OPEN) -> tuple[list[Cluster], list[Rejected]]:
+def find_clusters(
+    program: ExportedProgram, converter: str = OPEN, target: Target | None = None
+) -> tuple[list[Cluster], list[Rejected]]:
     """Every cluster of a program in execution order, and every other operator with its reason."""
-    finder = _Finder(program, converter)
+    finder = _Finder(program, converter, target or TARGETS[DEFAULT_TARGET])
     clusters: list[Cluster] = []
     rejected: list[Rejected] = []
     taken: set[Node] = set()
@@ -210,9 +214,10 @@ def find_clusters(program: ExportedProgram, converter: str = OPEN) -> tuple[list
 
 
 class _Finder:
-    def __init__(self, program: ExportedProgram, converter: str):
+    def __init__(self, program: ExportedProgram, converter: str, target: Target):
         self.constants = Constants(program)
         self.converter = converter
+        self.target = target
         self.islands: dict[Node, list[Node]] = {}
         self.position: dict[Node, int] = {}
         self.with_state = False  # an island that may read and give float tensors is looked at
@@ -347,7 +352,7 @@ class _Finder:
                         "Lower with to_edge_transform_and_lower, which gives each reader its own.",
                     )
                 )
-        call = Call((body or (node,))[-1].name, name, args, out, activation)
+        call = Call((body or (node,))[-1].name, name, args, out, activation, self.target)
         if not any(not v.is_const for v in call.tensors):
             raise _Refused(Reject("ON202", "it has no quantized input"))
         reject = spec.check(call, self.converter)

@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from openneutron.diagnostics import REMARK, Reject, fail, nearest
+from openneutron.environment.stopwatch import PARTITION, stage
 from openneutron.fx import bind_args, op_name, overload, sources, tensor_of
 from openneutron.ops import TABLE
 from openneutron.ops.common import per_axis
@@ -23,8 +24,7 @@ from openneutron.options import CompileOptions, CustomDelegationOptions
 from openneutron.partition.clusters import Cluster, Rejected, find_clusters
 from openneutron.partition.constants import DEQUANTIZE
 from openneutron.partition.levels import group_clusters
-from openneutron.stopwatch import PARTITION, stage
-from openneutron.target import NeutronTargetSpec
+from openneutron.targets.spec import NeutronTargetSpec
 
 if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
@@ -227,7 +227,7 @@ class TablePartitioner(Partitioner):
 
     def _clusters(self, program: ExportedProgram) -> tuple[list[Cluster], list[Rejected]]:
         """The clusters the user lets us take."""
-        clusters, rejected = find_clusters(program, self.options.converter)
+        clusters, rejected = find_clusters(program, self.options.converter, self.target.target)
         kept = []
         for cluster in clusters:
             computing = [n for part in cluster.parts for n in part.body or (part.node,) if op_name(n)]
@@ -309,9 +309,26 @@ def _ancestor_ops(node: Node) -> set[str]:
     return {source.target for source in sources(node) if source.target.startswith("aten.")}
 
 
+# What operators that are taken before ExecuTorch's Edge dialect would be there: users know them by those
+# names from its programs, and from lists for its NXP backend.
+_IN_EDGE = {
+    "aten.adaptive_avg_pool2d.default": ("aten._adaptive_avg_pool2d.default", "aten.mean.dim"),
+    "aten.batch_norm.default": ("aten._native_batch_norm_legit_no_training.default",),
+    "aten.group_norm.default": ("aten.native_group_norm.default",),
+    "aten.layer_norm.default": ("aten.native_layer_norm.default",),
+    "aten.pad.default": ("aten.constant_pad_nd.default",),
+    "aten.split.Tensor": ("aten.split_copy.Tensor", "aten.split_with_sizes_copy.default"),
+    "aten.split_with_sizes.default": ("aten.split_with_sizes_copy.default",),
+}
+
+
 def _names(node: Node) -> set[str]:
     """What the user may call a node's operator, or the one that was decomposed or rewritten into it."""
-    return spellings(op_name(node)).union(*map(spellings, _ancestor_ops(node)))
+    names = {op_name(node), *_ancestor_ops(node)}
+    names.update(*(_IN_EDGE.get(name, ()) for name in names))
+    if op_name(node) == "aten.linear.default":
+        names.add("aten.addmm.default" if bind_args(node)["bias"] is not None else "aten.mm.default")
+    return set().union(*map(spellings, names))
 
 
 def _aliases(op: torch._ops.OpOverload) -> bool:

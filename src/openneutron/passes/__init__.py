@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-from openneutron.passes.affine import fold_affine, join_affine
-from openneutron.passes.attention import bound_masks
 from openneutron.passes.base import PTQ, QAT, Pass, check_order, run_passes
-from openneutron.passes.batch_norm import (
-    add_bias_before_norm,
-    normalize_epsilon,
-    rewrite_linear_before_norm,
-    rewrite_padding_before_norm,
-    separate_normed_convolutions,
-)
-from openneutron.passes.branches import factor_out, merge_branches, remove_neutral_constants
-from openneutron.passes.canonicalize import (
+from openneutron.passes.canonical.canonicalize import (
     convert_operands,
     duplicate_shared_biases,
     normalize_bounds,
@@ -22,20 +12,32 @@ from openneutron.passes.canonicalize import (
     replace_constant_division,
     replace_scalars,
 )
-from openneutron.passes.constants import fold_constants, fold_float, fold_parameters
-from openneutron.passes.decompose import decompose_unsupported
-from openneutron.passes.layers import (
+from openneutron.passes.canonical.constants import fold_constants, fold_float, fold_parameters
+from openneutron.passes.canonical.places import rewrite_constant_places
+from openneutron.passes.canonical.positions import index_writes, tabulate_positions
+from openneutron.passes.canonical.regions import inline_regions
+from openneutron.passes.canonical.writes import replace_in_place
+from openneutron.passes.decompositions.attention import bound_masks
+from openneutron.passes.decompositions.decompose import decompose_unsupported
+from openneutron.passes.decompositions.matrices import rewrite_linear_maps
+from openneutron.passes.decompositions.volume import rewrite_volume_convolutions
+from openneutron.passes.fusion.affine import fold_affine, join_affine
+from openneutron.passes.fusion.batch_norm import (
+    add_bias_before_norm,
+    normalize_epsilon,
+    rewrite_linear_before_norm,
+    rewrite_padding_before_norm,
+    separate_normed_convolutions,
+)
+from openneutron.passes.fusion.branches import factor_out, merge_branches, remove_neutral_constants
+from openneutron.passes.fusion.joins import compute_in_parts, take_from_parts
+from openneutron.passes.fusion.layers import (
     add_batch_dimension,
     fuse_linear_add,
     move_activation_before_cat,
     rewrite_constant_matmul,
     separate_other_biases,
 )
-from openneutron.passes.matrices import rewrite_linear_maps
-from openneutron.passes.places import rewrite_constant_places
-from openneutron.passes.regions import inline_regions
-from openneutron.passes.volume import rewrite_volume_convolutions
-from openneutron.passes.writes import replace_in_place
 
 __all__ = ["ATEN_PASSES", "BEFORE_PREPARE", "FLOAT_PARTS", "PTQ", "QAT", "Pass", "run_passes"]
 
@@ -77,6 +79,9 @@ _DECOMPOSE_UNSUPPORTED = Pass(
     requires=("ReplaceInPlace", "RewriteConstantMatmul"),
 )
 
+_TAKE_FROM_PARTS = Pass(
+    "TakeFromParts", "no slice of a concatenation lies in one part of it", take_from_parts
+)
 _MERGE_BRANCHES = Pass(
     "MergeBranches",
     "parallel layers that are added up are one layer",
@@ -155,6 +160,19 @@ ATEN_PASSES: tuple[Pass, ...] = (
     _FOLD_PARAMETERS,
     _REWRITE_CONSTANT_PLACES,
     Pass(
+        "IndexWrites",
+        "rows are written at places that are known when it runs in one way",
+        index_writes,
+        requires=("ReplaceInPlace", "FoldConstants"),
+    ),
+    Pass(
+        "TabulatePositions",
+        "what depends on a bounded index alone is a row of a table",
+        tabulate_positions,
+        requires=("IndexWrites", "DecomposeUnsupported"),
+    ),
+    _TAKE_FROM_PARTS,
+    Pass(
         "BoundMasks",
         "what forbids places of a softmax is finite",
         bound_masks,
@@ -171,6 +189,12 @@ ATEN_PASSES: tuple[Pass, ...] = (
         "nothing is divided by a constant",
         replace_constant_division,
         requires=("ReplaceScalars",),
+    ),
+    Pass(
+        "ComputeInParts",
+        "numbers of different size are not applied to a concatenation",
+        compute_in_parts,
+        requires=("ReplaceConstantDivision",),
     ),
     Pass(
         "FuseLinearAdd",
@@ -228,6 +252,7 @@ ATEN_PASSES: tuple[Pass, ...] = (
         "an activation stands where it can be fused",
         move_activation_before_cat,
     ),
+    _TAKE_FROM_PARTS,
     Pass(
         "DuplicateSharedBiases",
         "every bias has one reader",

@@ -12,11 +12,11 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
 
+from openneutron.environment.stopwatch import PASSES, stage
 from openneutron.fx import op_name
 from openneutron.ops.shape import PERMUTE, RESHAPE, SQUEEZE, UNSQUEEZE
 from openneutron.passes.base import Pass, check_order, run_passes
 from openneutron.passes.functional import restore_names
-from openneutron.stopwatch import PASSES, stage
 
 QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
 DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
@@ -79,15 +79,17 @@ def quantize_before_movement(model: GraphModule) -> bool:
     return changed
 
 
+_MERGE_EQUAL = Pass(
+    "MergeEqualQuantization", "a tensor has one quantize step per set of parameters", merge_equal_quantization
+)
+REQUANTIZATION_PASSES: tuple[Pass, ...] = (
+    Pass("RemoveRequantization", "no integers are converted to themselves", remove_requantization),
+    _MERGE_EQUAL,
+)
 # Run on the Edge program before partitioning.
 EDGE_PASSES: tuple[Pass, ...] = (
     Pass("QuantizeBeforeMovement", "what is quantized is not moved in float", quantize_before_movement),
-    Pass("RemoveRequantization", "no integers are converted to themselves", remove_requantization),
-    Pass(
-        "MergeEqualQuantization",
-        "a tensor has one quantize step per set of parameters",
-        merge_equal_quantization,
-    ),
+    *REQUANTIZATION_PASSES,
 )
 check_order(EDGE_PASSES)
 
@@ -111,7 +113,7 @@ def remove_quant_io(manager: EdgeProgramManager) -> EdgeProgramManager:
 def io_passes(manager: EdgeProgramManager, method: str) -> list[Any]:
     """ExecuTorch's passes that make one method take and return int8."""
     program = manager.exported_program(method)
-    run_passes(program.graph_module, (EDGE_PASSES[-1],))
+    run_passes(program.graph_module, (_MERGE_EQUAL,))
     # ExecuTorch's passes record the parameters of the default method only; they name it without a prefix.
     owner = manager if method == "forward" else None
     return [

@@ -14,10 +14,11 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from openneutron.diagnostics import OpenNeutronError, fail
+from openneutron.environment.stopwatch import EXPORT, stage
+from openneutron.fast_export.lift import lift
+from openneutron.fast_export.recurrent_shapes import shapes_of_few_steps
 from openneutron.fx import rename_reserved
-from openneutron.quantize.lifted import lift
-from openneutron.quantize.recurrent import shapes_of_few_steps
-from openneutron.stopwatch import EXPORT, stage
+from openneutron.quantize.stateful import assignments_written, with_own_buffers
 from openneutron.tensors import is_plain, plain_inputs
 
 Inputs = tuple[Any, ...]
@@ -26,15 +27,27 @@ Model = torch.nn.Module | ExportedProgram
 
 def export_model(module: Model, example_inputs: Any, dynamic_shapes: Any = None) -> ExportedProgram:
     """The model as torch.export gives it; of an exported one a program of its own, which may be changed."""
-    inputs = plain_inputs(as_tuple(example_inputs))
+    inputs = _distinct(plain_inputs(as_tuple(example_inputs)))
     if isinstance(module, ExportedProgram):
-        return _with_plain_results(_own(rename_reserved(module)))
+        return with_own_buffers(_with_plain_results(_own(rename_reserved(module))))
     with stage(EXPORT):
         # A module that knows better names for its nodes than torch.export gives them exports itself.
         export = getattr(module, "export_program", None)
         lifted = lift(module, inputs) if isinstance(module, GraphModule) and dynamic_shapes is None else None
         exported = lifted or (_export(module, inputs, dynamic_shapes) if export is None else export(inputs))
-        return _with_plain_results(rename_reserved(exported))
+        return with_own_buffers(_with_plain_results(rename_reserved(exported)))
+
+
+def _distinct(inputs: Inputs) -> Inputs:
+    """The same inputs, none of them the same object: torch.export would take what is given twice for one."""
+    seen: set[int] = set()
+
+    def own(value: Any) -> Any:
+        again = isinstance(value, torch.Tensor) and id(value) in seen
+        seen.add(id(value))
+        return value.clone() if again else value
+
+    return pytree.tree_map(own, inputs)
 
 
 def as_tuple(inputs: Any) -> Inputs:
@@ -114,7 +127,7 @@ def check_results(program: ExportedProgram) -> None:
 
 def _export(module: Any, args: Inputs, dynamic_shapes: Any, kwargs: Any = None) -> ExportedProgram:
     def export() -> ExportedProgram:
-        with shapes_of_few_steps():
+        with shapes_of_few_steps(), assignments_written(module):
             return torch.export.export(module, args, kwargs or {}, dynamic_shapes=dynamic_shapes)
 
     try:

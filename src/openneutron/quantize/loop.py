@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from importlib import import_module
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -19,14 +17,15 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, 
 from torchao.quantization.pt2e.quantizer import Quantizer
 
 from openneutron.diagnostics import fail
+from openneutron.environment.stopwatch import ACCURACY, TORCHAO, stage
+from openneutron.fast_export.counted_names import counted_names
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
-from openneutron.passes.constants import fold_quantized
+from openneutron.passes.canonical.constants import fold_quantized
 from openneutron.quantize.convert import convert_calibrated
-from openneutron.quantize.copies import join_stateless
 from openneutron.quantize.plan import FAST, AccuracyPlan, find_plan
-from openneutron.quantize.prepared import let_biases_fit
+from openneutron.quantize.prepared_model.copies import join_stateless
+from openneutron.quantize.prepared_model.model import let_biases_fit
 from openneutron.quantize.refine import Refined, calibrate
-from openneutron.stopwatch import ACCURACY, TORCHAO, stage
 
 
 def calibrate_and_quantize(
@@ -39,11 +38,13 @@ def calibrate_and_quantize(
     accuracy: str | AccuracyPlan = FAST,
     watch: Callable[[Refined], None] | None = None,
     progress: Callable[[float], None] = lambda part: None,
+    after: Callable[[GraphModule, Refined], tuple[GraphModule, Refined]] | None = None,
 ) -> GraphModule:
     """Post-training quantization: observe the model on sample inputs, then fix the parameters.
 
     With `is_qat` the prepared model is trained by `train_fn` first, if there is one, then observed.
-    `accuracy` says what else is done (see `plan`); `watch` is told what came of it.
+    `accuracy` says what else is done (see `plan`), then `after` may change the calibrated model; `watch` is
+    told what came of it.
     """
     if train_fn is not None and not is_qat:
         fail("ON104", "train_fn", "is given without is_qat=True", "Give both, or neither.")
@@ -53,7 +54,10 @@ def calibrate_and_quantize(
         prepared = prepare(model, quantizer)
     with stage(ACCURACY):
         plan = find_plan(accuracy)
-        prepared, refined = calibrate(prepared, calibration_inputs, plan, progress, watch is not None)
+        measured = watch is not None or after is not None
+        prepared, refined = calibrate(prepared, calibration_inputs, plan, progress, measured)
+        if after is not None:
+            prepared, refined = after(prepared, refined)
         if watch is not None:
             watch(refined)
     with stage(TORCHAO):
@@ -63,7 +67,7 @@ def calibrate_and_quantize(
 
 def prepare(model: GraphModule | ExportedProgram, quantizer: Quantizer) -> GraphModule:
     """The model with observers in place, to be calibrated."""
-    with _names_counted():
+    with counted_names():
         return join_stateless(prepare_pt2e(run_passes(_module_of(model), BEFORE_PREPARE, PTQ), quantizer))
 
 
@@ -87,7 +91,7 @@ def prepare_to_train(model: GraphModule | ExportedProgram, quantizer: Quantizer)
 
     `train()` and `eval()` work on it as on any module.
     """
-    with _names_counted():
+    with counted_names():
         prepared = prepare_qat_pt2e(_module_of(model), quantizer)
     allow_exported_model_train_eval(prepared)
     move_exported_model_to_train(prepared)
@@ -100,33 +104,6 @@ def convert_trained(prepared: GraphModule, calibration_inputs: Iterable[tuple[An
     _observe(prepared, calibration_inputs)
     let_biases_fit(prepared)
     return fold_quantized(convert_pt2e(prepared))
-
-
-@contextmanager
-def _names_counted() -> Iterator[None]:
-    """Let torch count on from the last name of an observer.
-
-    It looks for a free one from 0 on, every time: of a long recurrent network that is most of the work.
-    """
-    module: Any = import_module("torch.ao.quantization.fx.prepare")  # its package has a function of that name
-    slow = module.get_new_attr_name_with_prefix
-    after: dict[str, int] = {}
-
-    def quick(prefix: str) -> Callable[[torch.nn.Module], str]:
-        def find(module: torch.nn.Module) -> str:
-            number = after.get(prefix, 0)
-            while hasattr(module, name := f"{prefix}{number}"):
-                number += 1
-            after[prefix] = number + 1
-            return name
-
-        return find
-
-    module.get_new_attr_name_with_prefix = quick
-    try:
-        yield
-    finally:
-        module.get_new_attr_name_with_prefix = slow
 
 
 def _module_of(model: GraphModule | ExportedProgram) -> GraphModule:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from torch.fx import GraphModule
@@ -10,14 +10,15 @@ from torchao.quantization.pt2e import DerivedObserverOrFakeQuantize
 from torchao.quantization.pt2e.quantizer import Quantizer
 
 from openneutron import ops
+from openneutron.environment.stopwatch import QUANTIZER, stage
 from openneutron.ops.spec import OPEN
 from openneutron.passes import ATEN_PASSES, PTQ, QAT, run_passes
 from openneutron.passes.graph import constant
-from openneutron.quantize.annotate import Annotator, Find
-from openneutron.quantize.borders import different_parts
-from openneutron.quantize.schemes import Scheme, let_bias_fit
-from openneutron.stopwatch import QUANTIZER, stage
-from openneutron.target import NeutronTargetSpec
+from openneutron.quantize.annotation.annotate import Annotator, Find
+from openneutron.quantize.annotation.borders import different_parts
+from openneutron.quantize.annotation.concatenations import separate_parts
+from openneutron.quantize.annotation.number_formats import Scheme, let_bias_fit
+from openneutron.targets.spec import NeutronTargetSpec
 
 
 class NeutronQuantizer(Quantizer):
@@ -27,6 +28,7 @@ class NeutronQuantizer(Quantizer):
     that another quantizer has annotated are left to it: it can be one of several in a `ComposableQuantizer`.
     Layers named in `keep_float`, as `openneutron compare` names them, stay float and thus on the CPU. With
     example inputs, tensors of very different size that are joined at the outputs keep scales of their own.
+    `states` are inputs, by name, each with the number of the output that it is in the next run.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class NeutronQuantizer(Quantizer):
         keep_float: Collection[str] = (),
         find: Find = ops.find,
         examples: Sequence[tuple[Any, ...]] = (),
+        states: Mapping[str, int] | None = None,
     ):
         super().__init__()
         self.neutron_target_spec = neutron_target_spec or NeutronTargetSpec()
@@ -47,6 +50,7 @@ class NeutronQuantizer(Quantizer):
         self._find = find
         self.keep_float = tuple(keep_float)
         self._examples = tuple(examples)
+        self._states = dict(states or {})
 
     @property
     def quantizers(self) -> list[Quantizer]:
@@ -56,14 +60,19 @@ class NeutronQuantizer(Quantizer):
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Bring the graph into the form the operator table describes; its results stay the same."""
         with stage(QUANTIZER):
-            return run_passes(model, ATEN_PASSES, QAT if self.is_qat else PTQ)
+            model = run_passes(model, ATEN_PASSES, QAT if self.is_qat else PTQ)
+            if self.neutron_target_spec.converter == OPEN:
+                separate_parts(model, self._examples, self._find)
+            return model
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Say of every tensor how it is to be quantized."""
         with stage(QUANTIZER):
-            islands = self.neutron_target_spec.converter == OPEN
+            converter = self.neutron_target_spec.converter
             apart = different_parts(model, self._examples, self._find)
-            Annotator(self._scheme, self._find, self.keep_float, islands=islands, apart=apart).annotate(model)
+            annotator = Annotator(self._scheme, self._find, self.keep_float, converter=converter, apart=apart)
+            annotator.states = self._states
+            annotator.annotate(model)
         return model
 
     def prepare_obs_or_fq_callback(

@@ -17,20 +17,21 @@ from torch.fx import GraphModule
 
 from openneutron import ops
 from openneutron.diagnostics import fail
-from openneutron.quantize.borders import kept_whole
-from openneutron.quantize.copies import copied
-from openneutron.quantize.effect import tell_functions
-from openneutron.quantize.lost import PartError, part_errors
-from openneutron.quantize.measure import Quality, Run, quality
-from openneutron.quantize.methods import MethodResult, Methods, Progress
-from openneutron.quantize.observer import MINMAX
+from openneutron.quantize.accuracy_methods.judged import JudgedModel, MethodResult, Progress
+from openneutron.quantize.annotation.borders import kept_whole
+from openneutron.quantize.annotation.observer import MINMAX
+from openneutron.quantize.channel_scaling.choose import observe
 from openneutron.quantize.plan import BALANCED, AccuracyPlan, find_plan
-from openneutron.quantize.prepared import Sample
-from openneutron.quantize.samples import Kept, check_sample
-from openneutron.quantize.scaling import observe
+from openneutron.quantize.prepared_model.copies import copied
+from openneutron.quantize.prepared_model.effect import tell_functions
+from openneutron.quantize.prepared_model.model import Sample
+from openneutron.quantize.prepared_model.part_errors import PartError, part_errors
+from openneutron.quantize.prepared_model.quality import Quality, Run, float_run, joined
+from openneutron.quantize.samples import Kept, check_sample, neighbours_are_alike
 
 FOLDED = 8  # fewer samples are too few to keep some back for good
 _MOST_KEPT_BACK = 16
+_RUN_OF = 16  # samples, of which a quarter is kept back
 
 
 @dataclass
@@ -48,6 +49,9 @@ class Refined:
     fitted: int = 0  # samples that were calibrated with
     folded: bool = False  # they were too few to keep some back: each half judged the other
     parts: list[PartError] = field(default_factory=list)  # of the outputs
+    over_time: dict[int, float] = field(default_factory=dict)  # of sequences: the error at frame 1, 10, ...
+    held: list[Sample] = field(default_factory=list, repr=False)  # samples kept back, or all of a few
+    exact: Run = field(default_factory=lambda: Run([], []), repr=False)  # what float gives for them
 
     def as_dict(self) -> dict[str, Any]:
         """For summaries and reports; JSON has no infinity, so that an error of zero is null."""
@@ -55,6 +59,7 @@ class Refined:
             "plan": self.plan,
             "methods": [{k: _finite(v) for k, v in asdict(result).items()} for result in self.results],
             "output_sqnr_db": None if self.quality is None else _finite(self.quality.output_db),
+            "output_sqnr_uncertainty_db": None if self.quality is None else self.quality.uncertain_db,
             "per_output_sqnr_db": [
                 _finite(db) for db in (self.quality.per_output_db if self.quality is not None else ())
             ],
@@ -63,6 +68,7 @@ class Refined:
             "samples": 0 if self.quality is None else self.quality.samples,  # kept back, and judged on
             "calibration_samples": self.fitted,
             "folded": self.folded,
+            "over_time_db": {str(frame): _finite(db) for frame, db in self.over_time.items()},
             "kept_float": self.kept_float,
             "peak_memory_bytes": self.peak_bytes,
         }
@@ -99,10 +105,17 @@ def calibrate(
 
 
 def kept_back(samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
-    """The samples to fit to, and those to judge by: every fourth, since data may be sorted."""
-    held = list(samples[3::4][:_MOST_KEPT_BACK])
-    chosen = {id(sample) for sample in held}
-    return [sample for sample in samples if id(sample) not in chosen], held
+    """The samples to fit to, and those to judge by: every fourth, since data may be sorted.
+
+    If neighbours are alike, as parts of one picture or recording are, single samples from between those that
+    are fitted to would not be unseen: then it is the second four of every 16. The last samples are always
+    fitted to: they may have been added because others are unlike them.
+    """
+    held = list(range(3, len(samples), 4))
+    if len(samples) >= _RUN_OF and neighbours_are_alike(samples):
+        held = [i for i in range(len(samples) // _RUN_OF * _RUN_OF) if i % _RUN_OF // 4 == 1]
+    chosen = set(held[:_MOST_KEPT_BACK])
+    return [s for i, s in enumerate(samples) if i not in chosen], [samples[i] for i in sorted(chosen)]
 
 
 def _folded(
@@ -113,7 +126,7 @@ def _folded(
         check_sample(sample, index)
     if len(samples) == 1:  # nothing can be said about other inputs, and nothing can be chosen by it
         model, refined, _ = _fitted(prepared, samples, [], plan, progress, frozenset())
-        return model, refined
+        return model, _judging_all(refined, samples)
     half = len(samples) // 2
     folds = [
         _fitted(copied(prepared), fitted, held, plan, lambda part, n=n: progress((n + part) / 3))  # type: ignore[misc]
@@ -125,9 +138,17 @@ def _folded(
     model, refined, _ = _fitted(prepared, samples, [], plan, progress, frozenset(helped[0] & helped[1]))
     judged = [judged for _, _, judged in folds]
     exact, found = (_joined([side for pair in judged for side in pair[i : i + 1]]) for i in (0, 1))
+    figure = joined([refined.quality for _, refined, _ in folds if refined.quality is not None])
     results = [replace(mine, kept=mine.method in helped[0] & helped[1]) for mine in folds[0][1].results]
     parts = part_errors(model, exact, found, samples[half:] + samples[:half])
-    return model, replace(refined, quality=quality(exact, found), results=results, folded=True, parts=parts)
+    refined = replace(refined, quality=figure, results=results, folded=True, parts=parts)
+    return model, _judging_all(refined, samples)
+
+
+def _judging_all(refined: Refined, samples: list[Sample]) -> Refined:
+    """With all samples for what is still to be chosen, where none could be kept back."""
+    assert refined.original is not None
+    return replace(refined, held=samples, exact=float_run(refined.original, samples))
 
 
 def _joined(runs: Sequence[Run]) -> Run:
@@ -153,7 +174,7 @@ def _fitted(
     tell_functions(prepared)
     for observer in kept_whole(prepared, ops.find):
         observer.choice = MINMAX
-    work = Methods(prepared, kept.samples, held, plan, original, chosen)
+    work = JudgedModel(prepared, kept.samples, held, plan, original, chosen)
     for done, method in enumerate(plan.methods):
         work.run(method, lambda part, done=done: progress((done + part) / len(plan.methods)))  # type: ignore[misc]
     progress(1.0)
@@ -161,6 +182,7 @@ def _fitted(
     exact, found = work.judged()
     parts = part_errors(work.model, exact, found, work.measured)
     refined = Refined(
-        plan.name, work.results, work.quality, work.reference, original, peak, fitted=kept.seen, parts=parts
-    )
+        plan.name, work.results, work.shown, work.reference, original, peak, fitted=kept.seen, parts=parts,
+        held=work.measured, exact=exact,
+    )  # fmt: skip
     return work.model, refined, (exact, found)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from openneutron.diagnostics import fail
@@ -16,6 +17,9 @@ EXAMPLES = 4  # samples that a quantizer looks at before it is decided what is q
 KEPT_BYTES = 256 << 20
 _COLOURS = (1, 3, 4)  # channels of a picture
 _LEAST_SIDE = 16
+_COMPARED = 8  # samples; fewer say nothing of neighbours
+_ALIKE = 0.75  # of the difference of others
+_POINTS = 17
 
 
 @dataclass
@@ -67,6 +71,28 @@ def check_sample(sample: tuple[Any, ...], index: int) -> None:
             where = f"calibration sample {index}, input {position}"
             fail("ON211", where, f"{int(bad.sum())} of {bad.numel()} values are {kind}",
                  "Remove the sample, or mend what makes it.")  # fmt: skip
+
+
+def neighbours_are_alike(samples: Sequence[tuple[Any, ...]]) -> bool:
+    """Whether samples that follow each other differ less than others do, by the values that they hold."""
+    found = [
+        torch.cat([_quantiles(value) for value in sample if isinstance(value, Tensor) and value.numel()])
+        for sample in samples
+        if any(isinstance(value, Tensor) and value.numel() for value in sample)
+    ]
+    if len(found) < _COMPARED or len({len(row) for row in found}) > 1:
+        return False
+    rows = torch.stack(found)
+    rows = rows / rows.std(0).clamp(min=1e-12)
+    steps = (1, *(len(rows) * n // 4 for n in (1, 2, 3)))
+    near, *far = (float((rows - rows.roll(step, 0)).square().mean()) for step in steps)
+    return near < _ALIKE * sum(far) / len(far)
+
+
+def _quantiles(value: Tensor) -> Tensor:
+    """What a tensor holds, whatever its place."""
+    values = value.detach().reshape(-1).double().sort().values
+    return values[torch.linspace(0, len(values) - 1, _POINTS).long()]
 
 
 def spread_over(samples: Sequence[tuple[Any, ...]], count: int) -> list[tuple[Any, ...]]:

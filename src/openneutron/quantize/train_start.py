@@ -16,13 +16,13 @@ from torch.fx import GraphModule, Node
 from openneutron import ops
 from openneutron.fx import bind_args, op_name
 from openneutron.ops.spec import Weighted
-from openneutron.quantize.equalize import along
-from openneutron.quantize.measure import Quality, float_run, quality, quantized_run
-from openneutron.quantize.methods import MethodResult
+from openneutron.quantize.accuracy_methods.judged import MethodResult
+from openneutron.quantize.channel_scaling.choose import equalized, observe
+from openneutron.quantize.channel_scaling.cross_layer import along
 from openneutron.quantize.plan import EQUALIZE
-from openneutron.quantize.prepared import Layer, Sample, layers_of, set_value, value_of
+from openneutron.quantize.prepared_model.model import Layer, Sample, layers_of, set_value, value_of
+from openneutron.quantize.prepared_model.quality import Quality, float_run, quality, quantized_run
 from openneutron.quantize.refine import FOLDED, kept_back
-from openneutron.quantize.scaling import equalized, observe
 
 
 def equalize_to_train(

@@ -9,14 +9,13 @@ from typing import Any
 from executorch.export import ExportRecipe, LoweringRecipe, QuantizationRecipe
 from torch.fx import GraphModule
 
-from openneutron.backends import CORTEX_M, DEFAULT_CORE, IMXRT700, NEUTRON, Recipe
 from openneutron.diagnostics import fail
 from openneutron.options import CompileOptions
 from openneutron.package.backend import NeutronPartitioner
 from openneutron.package.before_edge import goes_before_edge, take_partitions
 from openneutron.partition.partitioner import spellings
 from openneutron.passes import BEFORE_PREPARE, PTQ, QAT, run_passes
-from openneutron.passes.constants import fold_quantized
+from openneutron.passes.canonical.constants import fold_quantized
 from openneutron.quantize.convert import hide_norms, show_norms
 from openneutron.quantize.export import as_tuple
 from openneutron.quantize.plan import BALANCED, AccuracyPlan, find_plan
@@ -24,6 +23,7 @@ from openneutron.quantize.refine import calibrate
 from openneutron.quantize.samples import Kept
 from openneutron.recipes.mixed import choose_float
 from openneutron.recipes.parts import lowering_of, make_quantizer
+from openneutron.recipes.recipe import CORTEX_M, NEUTRON, NPU_CPU, Recipe
 from openneutron.tensors import plain_inputs
 
 Samples = Callable[[], Iterable[tuple[Any, ...]]]
@@ -45,14 +45,14 @@ def get_neutron_recipe(
 
     With a `keep_float_budget` (0.05: 5 % more cycles) layers are kept float by what they give at the outputs.
     """
-    return _recipe(NEUTRON, qat, options or CompileOptions(), DEFAULT_CORE, per_channel, accuracy,
+    return _recipe(NEUTRON, qat, options or CompileOptions(), None, per_channel, accuracy,
                    keep_float_budget, calibration_inputs_fn, train_fn, dynamic_batch_size)  # fmt: skip
 
 
 def get_cortex_m_recipe(
     *,
     qat: bool = False,
-    core: str = DEFAULT_CORE,
+    core: str | None = None,
     accuracy: str | AccuracyPlan = BALANCED,
     keep_float_budget: float = 0.0,
     calibration_inputs_fn: Samples | None = None,
@@ -64,11 +64,11 @@ def get_cortex_m_recipe(
                    calibration_inputs_fn, train_fn, dynamic_batch_size)  # fmt: skip
 
 
-def get_imxrt700_recipe(
+def get_npu_cpu_recipe(
     *,
     qat: bool = False,
     options: CompileOptions | None = None,
-    core: str = DEFAULT_CORE,
+    core: str | None = None,
     per_channel: bool | None = None,
     accuracy: str | AccuracyPlan = BALANCED,
     keep_float_budget: float = 0.0,
@@ -78,7 +78,7 @@ def get_imxrt700_recipe(
     train_fn: Train | None = None,
     dynamic_batch_size: bool = False,
 ) -> ExportRecipe:
-    """The recipe for an i.MX RT700: the NPU, and in int8 on the CPU what it does not take.
+    """The recipe for both: the NPU, and in int8 on the CPU what it does not take.
 
     Operators named in `on_cpu` are kept from the NPU; one named in `on_npu` that the NPU does not take is an
     error when the model is lowered, instead of an entry in the report.
@@ -90,13 +90,16 @@ def get_imxrt700_recipe(
         if both:
             fail(
                 "ON110",
-                "imxrt700",
+                NPU_CPU.name,
                 f"{name} is demanded from the NPU and kept from it",
                 "Name it in on_npu or in on_cpu (operators_not_to_delegate), not in both.",
             )
     options = replace(options, operators_not_to_delegate=tuple(dict.fromkeys(excluded)))
-    return _recipe(IMXRT700, qat, options, core, per_channel, accuracy, keep_float_budget,
+    return _recipe(NPU_CPU, qat, options, core, per_channel, accuracy, keep_float_budget,
                    calibration_inputs_fn, train_fn, dynamic_batch_size, tuple(on_npu))  # fmt: skip
+
+
+get_imxrt700_recipe = get_npu_cpu_recipe  # its name when one chip was supported
 
 
 def spellings_meet(left: str, right: str) -> bool:
@@ -108,7 +111,7 @@ def _recipe(
     recipe: Recipe,
     qat: bool,
     options: CompileOptions,
-    core: str,
+    core: str | None,
     per_channel: bool | None,
     accuracy: str | AccuracyPlan,
     budget: float,
@@ -139,7 +142,7 @@ def _recipe(
         post_convert_passes=[fold_quantized] if qat else [show_norms],
     )
     name = f"{recipe.name}_int8_{'qat' if qat else 'ptq'}".replace("-", "_")
-    lowering = lowering_of(recipe, core)
+    lowering = lowering_of(recipe, options, core)
     partitioner = _Demanding(options, on_npu)
     before = [lambda method, program: take_partitions(program, partitioner)]
     return ExportRecipe(
@@ -227,16 +230,16 @@ class MixedPrecision:
     plan: AccuracyPlan
     options: CompileOptions
     recipe: str
-    core: str
+    core: str | None
     per_channel: bool | None
 
     def __call__(self, model: GraphModule) -> GraphModule:
         """Choose them on the calibration inputs; the model is left as it is."""
         samples = [plain_inputs(as_tuple(sample)) for sample in self.samples()]
-        self.quantizer.keep_float = choose_float(
+        self.quantizer.keep_float, _ = choose_float(
             model, samples, self.budget, plan=self.plan, options=self.options, recipe=self.recipe,
             core=self.core, per_channel=self.per_channel,
-        ).layers  # fmt: skip
+        )  # fmt: skip
         return model
 
 

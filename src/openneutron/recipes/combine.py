@@ -1,6 +1,6 @@
 """Combining recipes, every conflict an error: `ExportRecipe.combine` alone keeps the first of some fields.
 
-Neutron's recipe and Cortex-M's become the one for an i.MX RT700: two quantizers side by side would both claim
+Neutron's recipe and Cortex-M's become the one for both: two quantizers side by side would both claim
 an operator, so that one that knows both takes their place.
 """
 
@@ -12,7 +12,6 @@ from typing import Any
 
 from executorch.export import ExportRecipe, LoweringRecipe, QuantizationRecipe
 
-from openneutron.backends import IMXRT700
 from openneutron.cortex_m.combined import CombinedQuantizer
 from openneutron.cortex_m.lowering import edge_compile_config
 from openneutron.cortex_m.quantizer import CortexMInt8Quantizer
@@ -20,6 +19,7 @@ from openneutron.diagnostics import fail
 from openneutron.package.backend import NeutronPartitioner
 from openneutron.quantize.quantizer import NeutronQuantizer
 from openneutron.recipes.build import MixedPrecision
+from openneutron.recipes.recipe import NPU_CPU
 
 
 def combine_recipes(recipes: Sequence[ExportRecipe], name: str | None = None) -> ExportRecipe:
@@ -79,7 +79,7 @@ def _joined(recipes: Sequence[ExportRecipe]) -> list[ExportRecipe]:
             )
             both = CombinedQuantizer(options, first.is_qat, per_channel=first.per_channel)
             before = [
-                replace(p, quantizer=both, recipe=IMXRT700.name) if isinstance(p, MixedPrecision) else p
+                replace(p, quantizer=both, recipe=NPU_CPU.name) if isinstance(p, MixedPrecision) else p
                 for p in quantization.pre_prepare_passes or ()
             ]
             quantization = replace(

@@ -13,7 +13,6 @@ from itertools import chain
 import torch
 from torch.export import ExportedProgram
 
-from openneutron.backends import find_recipe
 from openneutron.diagnostics import fail
 from openneutron.ops.spec import OPEN
 from openneutron.options import CompileOptions
@@ -22,7 +21,8 @@ from openneutron.partition.constants import Constants
 from openneutron.quantize.export import Inputs, Model, as_tuple, export_model
 from openneutron.quantize.loop import calibrate_and_quantize
 from openneutron.recipes.parts import make_quantizer
-from openneutron.target import find_target
+from openneutron.recipes.recipe import find_recipe
+from openneutron.targets.table import find_target
 from openneutron.tensors import plain_inputs
 
 
@@ -37,8 +37,9 @@ def check_weights_fit(
     """Refuse a model whose weights, once they are int8, exceed the SRAM of its target."""
     if options.converter != OPEN or options.fetch_constants_to_sram or not find_recipe(recipe).neutron:
         return
-    sram = options.sram_bytes or find_target(options.config, options.converter).sram_bytes
-    if _count(module) <= sram:
+    target = find_target(options.config, options.converter)
+    sram = options.sram_bytes or target.sram_bytes
+    if target.reads_flash or _count(module) <= sram:
         return
     example = plain_inputs(as_tuple(example_inputs))
     quantizer = make_quantizer(recipe, options, False, per_channel, keep_float, [example])

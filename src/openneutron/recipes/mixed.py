@@ -1,9 +1,10 @@
 """Mixed precision as a last resort: which layers to keep float for what they give back at the outputs.
 
-Every operator, every pair of neighbours and every run of arithmetic between layers with weights (the squares,
-sum and root of a magnitude) is tried in float on a calibrated model, and what it gives is set against the
-cycles that the CPU needs for it. What looks best for its price is then quantized and compiled for real: it
-stays float only if the outputs do get better and the program stays within the budget.
+On a calibrated model every operator, every pair of neighbours and every run of arithmetic between layers with
+weights (the squares, sum and root of a magnitude) can be left unrounded. What each is worth at the outputs is
+told by gradients; the most promising are tried, and what they give is set against the cycles that the CPU
+needs for them. What looks best for its price is compiled for real: it stays float only if the outputs do get
+better on samples kept back and the program stays within the budget.
 """
 
 from __future__ import annotations
@@ -11,42 +12,63 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
-from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
 from openneutron import ops
-from openneutron.backends import find_recipe
 from openneutron.diagnostics import fail
 from openneutron.estimate.cpu_cost import cpu_cycles, operator_of
-from openneutron.fx import op_name, tensor_of
+from openneutron.fx import op_name, values_of
 from openneutron.options import CompileOptions
 from openneutron.package.program import package_program
-from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
+from openneutron.quantize.annotation.observer import RangeObserver
 from openneutron.quantize.convert import convert_calibrated
 from openneutron.quantize.export import Inputs, export_model
-from openneutron.quantize.measure import Quality, Run, float_run, quality, quantized_run
-from openneutron.quantize.plan import AccuracyPlan
-from openneutron.quantize.prepared import behind, layers_of, readers
-from openneutron.quantize.refine import calibrate
+from openneutron.quantize.loop import prepare
+from openneutron.quantize.plan import FAST, LEVELS, AccuracyPlan
+from openneutron.quantize.prepared_model.copies import copied
+from openneutron.quantize.prepared_model.effect import measure_effects
+from openneutron.quantize.prepared_model.model import (
+    behind,
+    layers_of,
+    let_biases_fit,
+    observers,
+    readers,
+    set_value,
+    value_of,
+)
+from openneutron.quantize.prepared_model.part_errors import part_errors
+from openneutron.quantize.prepared_model.quality import (
+    Run,
+    chosen_by_others,
+    float_run,
+    quality,
+    quantized_run,
+)
+from openneutron.quantize.prepared_model.walk import affordable
+from openneutron.quantize.refine import Refined, calibrate
 from openneutron.quantize.samples import EXAMPLES, spread_over
-from openneutron.quantize.walk import affordable
 from openneutron.recipes.parts import lower_program, make_quantizer
-from openneutron.target import Target, find_target
+from openneutron.recipes.recipe import find_recipe
+from openneutron.targets.chip import Target
+from openneutron.targets.table import find_target
 
 Unit = frozenset[str]  # nodes by name
 GAIN_DB = 0.3  # at the outputs: less is not worth a float layer
-_VERIFIED = 6  # candidates that are quantized and compiled
+WANTED_DB = 20.0  # an output, or a part of one, below it is helped without being asked
+SHARE = 0.05  # of the estimated cycles, for that
+_VERIFIED = {True: 6, False: 2}  # candidates that are compiled, if a budget was given or not
+_TRIED = {True: 96, False: 12}  # candidates that are measured
 _MOST = 24  # operators of a group
 _AGAIN = 6  # candidates measured again once one was chosen
 
 
 @dataclass(frozen=True)
 class KeptFloat:
-    """What is kept float, what that gives at the outputs on calibration data, and what it costs."""
+    """What is kept float, what that gives at the worst of the outputs' parts, and what it costs."""
 
     layers: tuple[str, ...]
     before_db: float
@@ -54,6 +76,7 @@ class KeptFloat:
     cycles_before: int
     cycles_after: int
     budget: float
+    asked: bool  # for a budget; otherwise an output was far from float
 
     def as_dict(self) -> dict[str, Any]:
         """For summaries; JSON has no infinity, so that an error of zero is null."""
@@ -64,16 +87,8 @@ class KeptFloat:
             "cycles_before": self.cycles_before,
             "cycles_after": self.cycles_after,
             "budget": self.budget,
+            "asked": self.asked,
         }
-
-
-@dataclass(frozen=True)
-class _Trial:
-    """A model quantized with some layers in float."""
-
-    prepared: GraphModule
-    quality: Quality
-    cycles: int
 
 
 @dataclass(frozen=True)
@@ -84,38 +99,91 @@ class _Candidate:
 
 
 @dataclass(frozen=True)
-class _Maker:
-    """Quantizes and compiles one model with any layers in float."""
+class FloatBudget:
+    """What may be spent on layers in float: a share of the cycles, or None for what is done unasked."""
 
-    module: Any
-    samples: Sequence[Inputs]
+    share: float | None
     options: CompileOptions
     recipe: str
-    core: str
-    per_channel: bool | None
-    plan: AccuracyPlan
+    core: str | None
 
-    def make(self, keep: Collection[str]) -> _Trial:
-        quantizer = make_quantizer(
-            self.recipe,
-            self.options,
-            False,
-            self.per_channel,
-            sorted(keep),
-            spread_over(self.samples, EXAMPLES),
-        )
-        exported = export_model(self.module, self.samples[0]).module(check_guards=False)
-        prepared = prepare_pt2e(run_passes(exported, BEFORE_PREPARE, PTQ), quantizer)
-        model, refined = calibrate(prepared, self.samples, self.plan)
-        assert refined.original is not None
-        some = spread_over(self.samples, affordable(model, 64 << 20, 4, 16))
-        exact = float_run(refined.original, some)
-        found = quality(exact, quantized_run(model, some))
-        kept = copy.deepcopy(model)
-        program = {"forward": export_model(convert_calibrated(model), self.samples[0])}
-        backends = find_recipe(self.recipe)
-        compiled = package_program(*lower_program(program, backends, self.options, self.core))
-        return _Trial(kept, found, compiled.cycles())
+    def __post_init__(self) -> None:
+        if self.share is not None and not 0 <= self.share <= 10:
+            fail("ON104", "option keep_float_budget", f"must be a share of the cycles (got {self.share})",
+                 "For example 5% or 0.05; 0 keeps nothing float.")  # fmt: skip
+        if self.share and self.options.converter != "open":
+            fail("ON104", "option keep_float_budget",
+                 f"the converter {self.options.converter} tells no cycles",
+                 "Leave it out, or name the layers with keep_float.")  # fmt: skip
+
+    def spend(
+        self,
+        prepared: GraphModule,
+        refined: Refined,
+        progress: Callable[[float], None] = lambda part: None,
+    ) -> tuple[GraphModule, Refined]:
+        """A calibrated model with what is worth it left in float; what that gives and costs is noted."""
+        if not self._is_wanted(refined):
+            return prepared, refined
+        asked, exact = self.share is not None, refined.exact
+        share = SHARE if self.share is None else self.share
+        first = now = cycles = self._cycles(prepared, refined.held[0])
+        target = find_target(self.options.config, self.options.converter)
+        search = _Search(prepared, refined, target, share * first, _TRIED[asked])
+        left, chosen, model = search.candidates(progress), frozenset[str](), prepared
+        best = quality(exact, quantized_run(prepared, refined.held))
+        shown = refined.quality
+        for done in range(_VERIFIED[asked] if left else 0):
+            if not left:
+                break
+            # Unasked it is for an answer that is of use: what gives most first, whatever it costs of the 5 %.
+            candidate = max(left, key=lambda c: c.gain_db / (max(1, c.cycles) if asked else 1))
+            left.remove(candidate)
+            trial = unrounded(prepared, chosen | candidate.nodes, refined.reference)
+            found = quality(exact, quantized_run(trial, refined.held))
+            if found.is_better_than(best, GAIN_DB):
+                cycles = self._cycles(trial, refined.held[0])
+                if cycles <= first * (1 + share):
+                    if shown is not None and not refined.folded:
+                        shown = chosen_by_others(shown, best, found, GAIN_DB)
+                    chosen, model, best, now = chosen | candidate.nodes, trial, found, cycles
+                    left = search.again(left, chosen)
+            progress(0.5 + 0.5 * (done + 1) / _VERIFIED[asked])
+        if not chosen and not asked:
+            return prepared, refined
+        run = quantized_run(model, refined.held)
+        parts = part_errors(model, exact, run, refined.held)
+        before = _worst(refined.parts, quality(exact, quantized_run(prepared, refined.held)).output_db)
+        kept = KeptFloat(
+            tuple(n.name for n in prepared.graph.nodes if n.name in chosen),
+            before, _worst(parts, quality(exact, run).output_db), first, now, share, asked,
+        )  # fmt: skip
+        parts = refined.parts if refined.folded else parts
+        return model, replace(refined, quality=shown, parts=parts, kept_float=kept.as_dict())
+
+    def may_be_wanted(self, plan: AccuracyPlan) -> bool:
+        """Whether there is anything to spend with a plan: it was asked for, or the plan does so unasked."""
+        if self.share is not None:
+            return self.share > 0
+        return self.options.converter == "open" and plan.name in LEVELS and plan.name != FAST
+
+    def _is_wanted(self, refined: Refined) -> bool:
+        """Whether it was asked for, or an output is far from float without."""
+        if self.share is None and refined.quality is not None:
+            return _worst(refined.parts, refined.quality.output_db) < WANTED_DB
+        return bool(self.share)
+
+    def _cycles(self, prepared: GraphModule, example: Inputs) -> int:
+        """The cycles of the program that a calibrated model makes."""
+        model = copy.deepcopy(prepared)
+        let_biases_fit(model)
+        program = {"forward": export_model(convert_calibrated(model), example)}
+        lowered = lower_program(program, find_recipe(self.recipe), self.options, self.core)
+        return package_program(*lowered).cycles()
+
+
+def _worst(parts: Iterable[Any], output_db: float) -> float:
+    return min([output_db, *(part.sqnr_db for part in parts)])
 
 
 def choose_float(
@@ -126,64 +194,90 @@ def choose_float(
     plan: AccuracyPlan,
     options: CompileOptions,
     recipe: str,
-    core: str,
+    core: str | None,
     per_channel: bool | None = None,
     keep_float: Collection[str] = (),
     progress: Callable[[float], None] = lambda part: None,
-) -> KeptFloat:
-    """The layers that are worth keeping float, for at most this share of the estimated cycles more."""
-    if not 0 < budget <= 10:
-        fail("ON104", "option keep_float_budget", f"must be a share of the cycles above zero (got {budget})",
-             "For example 5% or 0.05.")  # fmt: skip
-    if options.converter != "open":
-        fail("ON104", "option keep_float_budget", f"the converter {options.converter} tells no cycles",
-             "Leave it out, or name the layers with keep_float.")  # fmt: skip
-    maker = _Maker(module, samples, options, recipe, core, per_channel, plan)
-    first = now = maker.make(keep_float)
-    allowed = first.cycles * (1 + budget)
-    target = find_target(options.config, options.converter)
-    chosen: Unit = frozenset()
-    search = _Search(first.prepared, samples, target, budget * first.cycles)
-    left = search.candidates(progress)
-    for done in range(_VERIFIED):
-        if not left:
-            break
-        best = max(left, key=lambda c: c.gain_db / max(1, c.cycles))
-        left.remove(best)
-        trial = maker.make({*keep_float, *chosen, *best.nodes})
-        gain = trial.quality.sqnr_db - now.quality.sqnr_db
-        if trial.cycles <= allowed and gain >= GAIN_DB:
-            chosen, now = chosen | best.nodes, trial
-            left = search.again(left, chosen)
-        progress(0.5 + 0.5 * (done + 1) / _VERIFIED)
-    order = [n.name for n in first.prepared.graph.nodes if n.name in chosen]
-    return KeptFloat(
-        tuple(order), first.quality.sqnr_db, now.quality.sqnr_db, first.cycles, now.cycles, budget
-    )
+) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """The layers that are worth keeping float, for at most this share of the estimated cycles more.
+
+    For who quantizes the model anew with them; what they give and cost comes with them.
+    """
+    spending = FloatBudget(budget, options, recipe, core)
+    examples = spread_over(samples, EXAMPLES)
+    quantizer = make_quantizer(recipe, options, False, per_channel, sorted(keep_float), examples)
+    prepared = prepare(export_model(module, samples[0]), quantizer)
+    prepared, refined = calibrate(prepared, samples, plan)
+    kept = spending.spend(prepared, refined, progress)[1].kept_float
+    assert kept is not None  # a budget was given
+    return tuple(kept["layers"]), kept
+
+
+def unrounded(prepared: GraphModule, group: Unit, reference: GraphModule | None) -> GraphModule:
+    """A copy of a calibrated model with some operators in float.
+
+    Weights that were changed to be rounded well are again what they were in the model they were taken from.
+    """
+    model = copied(prepared)
+    names = set(_unrounded(model, group))
+    if reference is not None:
+        held = {str(layer.weight.target): layer.weight for layer in layers_of(reference)}
+        for layer in layers_of(model):
+            if layer.node.name in group and (old := held.get(str(layer.weight.target))) is not None:
+                set_value(model, layer.weight, value_of(reference, old))
+    for node in [n for n in model.graph.nodes if n.op == "call_module" and str(n.target) in names]:
+        node.replace_all_uses_with(node.args[0])
+        model.graph.erase_node(node)
+    model.recompile()
+    return model
 
 
 class _Search:
     """Candidates of a calibrated model, by what they give at the outputs when nothing of them is rounded."""
 
-    def __init__(self, prepared: GraphModule, samples: Sequence[Inputs], target: Target, cycles: float):
+    def __init__(self, prepared: GraphModule, refined: Refined, target: Target, cycles: float, tried: int):
         self.prepared = prepared
-        self.samples = spread_over(samples, affordable(prepared, 16 << 20, 2, 8))
+        self.samples = spread_over(refined.held, affordable(prepared, 16 << 20, 2, 8))
         self.target = target
         self.cycles = cycles
+        self.tried = tried
         self.exact: Run = float_run(prepared, self.samples)
         self.nodes = {n.name: n for n in prepared.graph.nodes}
         self.now_db = self._measure(frozenset())
 
     def candidates(self, progress: Callable[[float], None]) -> list[_Candidate]:
-        """All that are worth it and not too dear."""
+        """The most promising that are worth it and not too dear."""
         units = _units(self.prepared)
         groups = dict.fromkeys([*units, *_pairs(self.prepared, units), *_runs(self.prepared, units)])
+        prices = {group: _cycles([self.nodes[n] for n in group], self.target) for group in groups}
+        able = [group for group in groups if prices[group] <= self.cycles]
+        told = self._told() if len(able) > self.tried else {}
+        noise = {
+            group: sum(told.get(name, 0.0) for name in _unrounded(self.prepared, group)) for group in able
+        }
+        ways = (noise.__getitem__, lambda group: noise[group] / max(1, prices[group]))
+        orders = [sorted(able, key=way, reverse=True)[: self.tried] for way in ways]
+        some = list(dict.fromkeys(group for pair in zip(*orders, strict=True) for group in pair))[
+            : self.tried
+        ]
         found = []
-        for done, group in enumerate(groups, 1):
+        for done, group in enumerate(some, 1):
             if (candidate := self._candidate(group)) is not None:
                 found.append(candidate)
-            progress(0.5 * done / len(groups))
+            progress(0.5 * done / len(some))
         return found
+
+    def _told(self) -> dict[str, float]:
+        """Of every observer, by its name, the error at the outputs that its rounding makes by gradients."""
+        model = copied(self.prepared)
+        measure_effects(model, self.samples)
+        found: dict[int, float] = {}
+        for observer in observers(model).values():
+            if isinstance(observer, RangeObserver) and observer.responses is not None:
+                scale, zero = observer.calculate_qparams()
+                ends = observer.quant_min, observer.quant_max
+                found[id(observer)] = float(observer.responses.errors(scale.double(), zero.double(), *ends))
+        return {name: found.get(id(observer), 0.0) for name, observer in observers(model).items()}
 
     def again(self, candidates: Iterable[_Candidate], chosen: Unit) -> list[_Candidate]:
         """What the best of the others still give beside what was chosen."""
@@ -285,11 +379,11 @@ def _cycles(nodes: Sequence[Node], target: Target) -> int:
     specs = [ops.find(op_name(node)) for node in nodes]
     if all(spec is not None and spec.real is not None for spec in specs):
         # Between int8 tensors the NPU computes it in float: how well is known once it is compiled.
-        return sum(t.numel() for n in nodes if (t := tensor_of(n)) is not None)
+        return sum(map(values_of, nodes))
     total = sum(cpu_cycles(operator_of(node), target) for node in nodes)
     borders = {behind(s) for n in nodes for s in n.all_input_nodes if behind(s) not in inside}
     borders = {n for n in borders if n.op != "get_attr"}
     borders |= {n for n in nodes if any(u not in inside for u in readers(n))}
-    steps = sum(t.numel() for n in borders if (t := tensor_of(n)) is not None)
+    steps = sum(map(values_of, borders))
     per_value = target.cost.cpu_fast_quantize_cycles * target.frequency_hz / target.cost.cpu_frequency_hz
     return total + round(per_value * steps)

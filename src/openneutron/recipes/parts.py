@@ -16,17 +16,19 @@ from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torchao.quantization.pt2e.quantizer import Quantizer
 
-from openneutron.backends import DEFAULT_CORE, Recipe, find_recipe
 from openneutron.diagnostics import fail
 from openneutron.fx import overload
 from openneutron.options import CompileOptions, CustomDelegationOptions
 from openneutron.package.backend import NeutronPartitioner
 from openneutron.package.before_edge import goes_before_edge, take_partitions
-from openneutron.passes.dim_order import needs_order_restored, restore_order_around
+from openneutron.package.state import with_copied_states
+from openneutron.passes.cpu_part.dim_order import needs_order_restored, restore_order_around
+from openneutron.passes.cpu_part.parameters import has_narrow_parameters, widen_parameters
 from openneutron.passes.edge import run_edge_passes
-from openneutron.passes.parameters import has_narrow_parameters, widen_parameters
 from openneutron.quantize.quantizer import NeutronQuantizer
-from openneutron.target import NeutronTargetSpec
+from openneutron.recipes.recipe import Recipe, find_recipe
+from openneutron.targets.spec import NeutronTargetSpec
+from openneutron.targets.table import core_of
 
 
 def make_quantizer(
@@ -36,6 +38,7 @@ def make_quantizer(
     per_channel: bool | None = None,
     keep_float: Collection[str] = (),
     examples: Sequence[tuple[Any, ...]] = (),
+    states: Mapping[str, int] | None = None,
 ) -> Quantizer:
     """The quantizer of a recipe; example inputs show it sizes, and which processor would take what.
 
@@ -44,12 +47,13 @@ def make_quantizer(
     backends, channels = find_recipe(recipe), per_channel is not False
     if not backends.cortex_m:
         spec = NeutronTargetSpec(options.config, converter=options.converter)
-        return NeutronQuantizer(spec, is_qat, per_channel=channels, keep_float=keep_float, examples=examples)
+        return NeutronQuantizer(spec, is_qat, per_channel=channels, keep_float=keep_float, examples=examples,
+                                states=states)  # fmt: skip
     if backends.neutron:
         from openneutron.cortex_m.combined import CombinedQuantizer
 
         return CombinedQuantizer(
-            options, is_qat, per_channel=channels, keep_float=keep_float, examples=examples
+            options, is_qat, per_channel=channels, keep_float=keep_float, examples=examples, states=states
         )
     from openneutron.cortex_m.quantizer import CortexMInt8Quantizer
 
@@ -72,13 +76,14 @@ class Lowering:
     after: tuple[Any, ...]  # on what they leave
 
 
-def lowering_of(recipe: Recipe, core: str = DEFAULT_CORE) -> Lowering:
-    """How programs of a recipe are lowered; an unknown core is refused before any work is done."""
+def lowering_of(recipe: Recipe, options: CompileOptions, core: str | None = None) -> Lowering:
+    """How programs of a recipe are lowered, for the target's own CPU or another; an unknown is refused."""
     config, cpu = EdgeCompileConfig(_check_ir_validity=True, _skip_dim_order=False), []
     if recipe.cortex_m:
         from openneutron.cortex_m.lowering import LowerToCortexM, edge_compile_config
 
-        config, cpu = edge_compile_config(), [LowerToCortexM(core)]
+        own = core_of(options.config, options.converter)
+        config, cpu = edge_compile_config(), [LowerToCortexM(core or own)]
     # The order is restored last: that reads what the others leave.
     return Lowering(config, (run_edge_passes,), (*cpu, restore_order_around))
 
@@ -87,7 +92,7 @@ def lower_program(
     exported: Mapping[str, ExportedProgram],
     recipe: Recipe,
     options: CompileOptions,
-    core: str = DEFAULT_CORE,
+    core: str | None = None,
     delegation: CustomDelegationOptions | None = None,
     delegate: bool = True,
     etrecord: bool = False,
@@ -97,7 +102,7 @@ def lower_program(
 
     Programs that `may_change` are not copied first.
     """
-    lowering = lowering_of(recipe, core)
+    lowering = lowering_of(recipe, options, core)
     # The program is packaged with the delegates' memory in its plan, so that inputs may die in it.
     specs = replace(options, keep_inputs=bool(options.keep_inputs)).to_compile_specs()
     made = {name: NeutronPartitioner(specs, custom_delegation_options=delegation) for name in exported}
@@ -105,6 +110,8 @@ def lower_program(
         exported = {
             name: take_partitions(program, made[name], may_change) for name, program in exported.items()
         }
+
+    exported = {name: with_copied_states(program) for name, program in exported.items()}
 
     def lower(outside: list[OpOverload]) -> EdgeProgramManager:
         config = copy.copy(lowering.config)

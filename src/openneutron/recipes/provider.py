@@ -14,7 +14,13 @@ from typing import Any
 from executorch.export import BackendRecipeProvider, ExportRecipe, RecipeType, recipe_registry
 
 from openneutron.diagnostics import fail, nearest
-from openneutron.recipes.types import CortexMRecipeType, IMXRT700RecipeType, NeutronRecipeType
+from openneutron.recipes.types import (
+    CortexMRecipeType,
+    IMXRT700RecipeType,
+    NeutronRecipeType,
+    NpuCpuRecipeType,
+    NXPRecipeType,
+)
 
 
 class Provider(BackendRecipeProvider):
@@ -46,16 +52,33 @@ class Provider(BackendRecipeProvider):
         return recipe
 
 
+class NXPProvider(Provider):
+    """The recipes of ExecuTorch's NXP backend; newer releases register their own, which are left alone."""
+
+    def create_recipe(self, recipe_type: RecipeType, **kwargs: Any) -> ExportRecipe | None:
+        """The recipe, or None if it is not one of this provider's."""
+        if recipe_type not in self.get_supported_recipes():
+            return None
+        make = getattr(import_module("openneutron.recipes.nxp"), self._function)
+        recipe: ExportRecipe = make(recipe_type, **kwargs)
+        return recipe
+
+
 PROVIDERS = (
     Provider(NeutronRecipeType, "get_neutron_recipe"),
     Provider(CortexMRecipeType, "get_cortex_m_recipe"),
-    Provider(IMXRT700RecipeType, "get_imxrt700_recipe"),
+    Provider(NpuCpuRecipeType, "get_npu_cpu_recipe"),
+    Provider(IMXRT700RecipeType, "get_npu_cpu_recipe"),
+    NXPProvider(NXPRecipeType, "get_nxp_recipe"),
 )
 
 
 def register() -> None:
     """Make the recipes known to ExecuTorch; doing it twice changes nothing."""
+    taken = set(recipe_registry.list_backends())
     for provider in PROVIDERS:
+        if isinstance(provider, NXPProvider) and provider.backend_name in taken:
+            continue
         recipe_registry.register_backend_recipe_provider(provider)
 
 

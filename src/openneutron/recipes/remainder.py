@@ -25,11 +25,11 @@ from openneutron.partition.clusters import find_clusters
 from openneutron.partition.constants import DEQUANTIZE, DEQUANTIZE_TENSOR, QUANTIZE_TENSOR
 from openneutron.passes.graph import constants_only
 from openneutron.passes.patterns import is_fusible_activation
+from openneutron.quantize.annotation.observer import RangeObserver
 from openneutron.quantize.export import Inputs, Model, export_model
 from openneutron.quantize.loop import prepare
-from openneutron.quantize.observer import RangeObserver
 from openneutron.quantize.plan import AccuracyPlan
-from openneutron.quantize.prepared import let_biases_fit
+from openneutron.quantize.prepared_model.model import let_biases_fit
 from openneutron.quantize.refine import Refined, calibrate
 
 _STEPS = "quantized_decomposed."

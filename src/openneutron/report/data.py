@@ -18,7 +18,7 @@ from openneutron.report.cost_model import describe_cost_model
 from openneutron.report.nodes import NodeEntry, program_nodes
 from openneutron.report.summary import summarize
 from openneutron.report.what_if import WhatIf
-from openneutron.target import Target
+from openneutron.targets.chip import Target
 
 SCHEMA = 1
 
@@ -184,6 +184,7 @@ def _memory(program: CompiledProgram, timeline: Sequence[Event]) -> list[dict[st
                 "partition": number,
                 "scratch_bytes": partition.converted.scratch_bytes,
                 "prefetch_bytes": partition.converted.prefetch_bytes,
+                "state_bytes": 0 if compiled is None else compiled.state_bytes,
                 "buffers": [
                     {
                         "name": b.name,

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from openneutron.board.describe import unknown_parts
+from openneutron.compiler.emit.result import CallInfo
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.cost import costs_of
-from openneutron.compiler.result import CallInfo
+from openneutron.diagnostics import fail
 from openneutron.estimate.cpu_cost import Operator, cpu_cycles, transpose_cycles
 from openneutron.estimate.timeline import BORDER_KINDS, NPU_KINDS, Event, npu_events, total
 from openneutron.package.payload import CHANNELS_LAST, Payload, Port
@@ -30,7 +31,8 @@ from openneutron.report.data import assemble
 from openneutron.report.nodes import Ids, NodeEntry
 from openneutron.report.summary import best_hint
 from openneutron.run.program_steps import MethodSteps, ProgramStep, ProgramTensor, program_steps
-from openneutron.target import DEFAULT_TARGET, Target, find_target
+from openneutron.targets.chip import Target
+from openneutron.targets.table import DEFAULT_TARGET, find_target
 
 MISSING = (
     "The names of the operators the NPU computes: its calls are shown by their kernels.",
@@ -84,7 +86,11 @@ def _payloads(info: ProgramInfo, method: str) -> list[Payload | None]:
 
 def _target(payloads: dict[str, list[Payload | None]]) -> Target:
     names = [p.stamp.target for found in payloads.values() for p in found if p is not None and p.is_open]
-    return find_target(next((name for name in names if name), DEFAULT_TARGET))
+    name = next((name for name in names if name), DEFAULT_TARGET)
+    if name == mc.INVENTED_NAME:
+        fail("ON101", "program", "it was compiled for an invented chip, whose figures are not in it",
+             "Report on the model instead: openneutron report MODEL --target-file CHIP.toml.")  # fmt: skip
+    return find_target(name)
 
 
 class _Walk:
@@ -136,7 +142,7 @@ class _Walk:
         out = step.outputs[0].spec if step.outputs else None
         shapes = tuple(t.spec.shape for t in step.inputs)
         moved = sum(_nbytes(t.spec) for t in (*step.inputs, *step.outputs))
-        is_float = all(t.spec.dtype == "float32" for t in (*step.inputs, *step.outputs))
+        is_float = all(t.spec.dtype == "float32" for t in (*step.inputs, *step.outputs[:1]))
         op = Operator(step.operator, shapes, out.shape if out else (), moved, is_float=is_float)
         if op.is_view:
             return inputs
@@ -272,6 +278,7 @@ def _summary(
         "program": str(path),
         "target": target.name,
         "converter": "open" if all(p.is_open for p in payloads) else "eiq",  # NXP's, by any flow
+        "runs_on": "",
         "partitions": len(walk.memory),
         "npu_nodes": sum(n.where == "npu" for n in walk.nodes),
         "cpu_nodes": [
@@ -281,12 +288,17 @@ def _summary(
         "macs_cpu": sum(n.macs for n in cpu),
         "scratch_bytes": walk.scratch,
         "sram_prefetch_bytes": prefetch,
+        "state_bytes": sum(p.state_bytes for p in payloads),
+        "states": [{"name": s.label, "bytes": s.bytes} for p in payloads for s in p.states],
         "weights_bytes": weights,
         "planned_bytes": planned,
         "io_bytes": max((m.io_bytes for m in info.methods.values()), default=0),
         "reserve_bytes": reserve,
         "program_bytes": info.bytes,
-        "fits": reserve + (prefetch or weights) <= target.sram_bytes,
+        "fits": reserve
+        + sum(p.state_bytes for p in payloads)
+        + (prefetch or (0 if target.reads_flash else weights))
+        <= target.sram_bytes,
         "cycles_estimated": cycles,
         "cycles_npu": spent(*NPU_KINDS),
         "cycles_cpu": spent("cpu"),
@@ -297,6 +309,8 @@ def _summary(
         "chip": target.chip,
         "npu": target.hw_version,
         "sram_bytes": target.sram_bytes,
+        "invented": target.invented,
+        "weights_in_flash": bool(prefetch) or target.reads_flash,
         "quantize_steps": sum(e.kind == "quantize" for e in walk.events),
         "dequantize_steps": sum(e.kind == "dequantize" for e in walk.events),
         "border_transposes": len(borders),
@@ -305,7 +319,7 @@ def _summary(
         "quantize_cycles_estimated": spent("quantize", "dequantize"),
         "channels_last_helps": False,
         "time_us_estimated": round(cycles / target.frequency_hz * 1e6, 1),
-        "estimate_label": error_label(),
+        "estimate_label": error_label(target),
     }
     if not walk.known:
         data["unknown"], data["estimate_label"] = list(_UNKNOWN), _NO_ESTIMATE

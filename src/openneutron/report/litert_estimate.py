@@ -10,7 +10,7 @@ from openneutron.compiler.microcode.cost import costs_of
 from openneutron.compiler.microcode.format import decode
 from openneutron.options import CompileOptions
 from openneutron.run.litert import load_litert
-from openneutron.target import DEFAULT_TARGET, find_target
+from openneutron.targets.table import DEFAULT_TARGET, find_target
 
 
 @dataclass(frozen=True)

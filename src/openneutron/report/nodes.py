@@ -111,7 +111,7 @@ class _Walk:
 
     def _litert(self, graph: Graph, arguments: list[Ids], method: str, number: int) -> list[Ids]:
         """The operators of a LiteRT model, named after what they write."""
-        made: dict[str, Ids] = {t.name: ids for t, ids in zip(graph.inputs, arguments, strict=True)}
+        made: dict[str, Ids] = {t.name: ids for t, ids in zip(graph.given, arguments, strict=True)}
         for op in graph.ops:
             inputs = [made.get(t.name, ()) for t in op.inputs if t is not None]
             ids = tuple(dict.fromkeys(i for source in inputs for i in source))
@@ -120,7 +120,7 @@ class _Walk:
                 out.name, op.custom_name or op.kind.name, "npu", number, method, ids, out.shape, out.dtype
             )
             made |= {t.name: entry for t in op.outputs}
-        return [made.get(t.name, ()) for t in graph.outputs]
+        return [made.get(t.name, ()) for t in graph.returned]
 
     def _add(self, node: Node, op: str, where: str, partition: int | None, method: str, inputs: Ids) -> Ids:
         macs = operator_of(node).macs if node.op == "call_function" else 0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from openneutron.board.measurements import read_measurements
 from openneutron.diagnostics import OpenNeutronError
@@ -23,11 +26,37 @@ def sidecar_path(program: Path) -> Path:
     return program.with_name(f"{program.stem}.report.json")
 
 
-def write_sidecar(program: Path, data: Mapping[str, Any]) -> Path:
-    """Write the report beside the program."""
+def write_sidecar(program: Path, data: Mapping[str, Any], inputs: Sequence[Any] = ()) -> Path:
+    """Write the report beside the program, with the inputs it was compiled with unless they are large."""
     path = sidecar_path(program)
+    arrays = [np.asarray(value) for value in inputs]
+    if arrays and sum(array.nbytes for array in arrays) <= _MOST_INPUT_BYTES:
+        data = {**data, _INPUTS: [_written(array) for array in arrays]}
     write_atomically(path, json.dumps(data).encode())
     return path
+
+
+def _written(array: np.ndarray) -> dict[str, Any]:
+    raw = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+    return {"dtype": str(array.dtype), "shape": list(array.shape), "data": raw}
+
+
+def kept_inputs(program: Path) -> list[np.ndarray] | None:
+    """The inputs that a program was compiled with, from the report beside it; None if that has none."""
+    try:
+        data = json.loads(read_text(sidecar_path(program), "ON608"))
+        if data["sha256"] != hashlib.sha256(read_program(program)[0]).hexdigest():
+            return None
+        return [
+            np.frombuffer(base64.b64decode(row["data"]), np.dtype(str(row["dtype"]))).reshape(row["shape"])
+            for row in data[_INPUTS]
+        ]
+    except (OpenNeutronError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        return None
+
+
+_INPUTS = "example_inputs"
+_MOST_INPUT_BYTES = 1 << 20
 
 
 def report_of_program(program: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from openneutron.package.program import CompiledProgram
 from openneutron.quantize.refine import Refined
 from openneutron.report.cost_model import error_label
 
+_FETCH = "--fetch_constants_to_sram keeps the weights in flash"
 POOR_DB = 15.0  # below, a user is warned
 
 
@@ -30,6 +31,9 @@ def summarize(program: CompiledProgram, path: Path | None, accuracy: Refined | N
         "chip": program.target.chip,
         "npu": program.target.hw_version,
         "sram_bytes": program.options.sram_bytes or program.target.sram_bytes,
+        "invented": program.target.invented,
+        "runs_on": _runs_on(program),
+        "weights_in_flash": program.options.fetch_constants_to_sram or program.target.reads_flash,
         "quantize_steps": _count(module, ".quantize_per"),
         "dequantize_steps": _count(module, ".dequantize_per"),
         "border_transposes": sum(len(found) for found in borders),
@@ -38,13 +42,20 @@ def summarize(program: CompiledProgram, path: Path | None, accuracy: Refined | N
         "quantize_cycles_estimated": program.cycles("quantize", "dequantize"),
         "channels_last_helps": _channels_last_helps(program),
         "time_us_estimated": round(data["cycles_estimated"] / frequency * 1e6, 1),
-        "estimate_label": error_label(),
+        "estimate_label": error_label(program.target),
     }
     data["hint"] = best_hint(data)
     if accuracy is not None:
         data["accuracy"] = accuracy.as_dict()
         data["accuracy"]["warning"] = accuracy_warning(data["accuracy"])
     return data
+
+
+def _runs_on(program: CompiledProgram) -> str:
+    """Of a program of NXP's converter: the runtime it needs, and that nothing of it was run here."""
+    if program.options.converter != "eiq" or not program.partitions:
+        return ""
+    return f"{program.target.runtime}; nothing was simulated: NXP's microcode runs on NXP silicon only"
 
 
 def accuracy_warning(accuracy: dict[str, Any]) -> str:
@@ -74,7 +85,8 @@ def best_hint(data: dict[str, Any]) -> str:
     if rejected and not data["npu_nodes"] and len(unquantized) == len(rejected):
         return "Nothing runs on the NPU because nothing is quantized: compile with --quantize."
     if data["fits"] is False:
-        return "It does not fit the SRAM: --fetch_constants_to_sram keeps the weights in flash."
+        less = "--optimise size needs less" if data["weights_in_flash"] else _FETCH
+        return f"It does not fit the SRAM: {less}."
     reasons = [r for r in rejected if r["code"] not in ("ON202", "ON204", "ON206")]
     if reasons and (data["partitions"] > 1 or data["macs_cpu"]):
         first = reasons[0]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from openneutron.run.profile import Profile
 
 MOST_REASONS = 12
+_UNCERTAIN_DB = 1.0  # of a figure; less is not worth a word
 DISAGREES = 10  # percentage points between the shares of host time and of estimated cycles
 
 
@@ -56,8 +57,8 @@ def print_summary(console: Console, data: Mapping[str, Any]) -> None:
     rows: list[tuple[str, str | Text]] = []
     if data["cycles_estimated"]:
         cycles, micro = data["cycles_estimated"], data["time_us_estimated"]
-        text = "{} cycles, {} ms [yellow]({})[/]"
-        rows.append(("time", styled(text, f"{cycles:,}", f"{micro / 1000:.3f}", error_range())))
+        text, off = "{} cycles, {} ms [yellow]({})[/]", error_range(data.get("invented", ""))
+        rows.append(("time", styled(text, f"{cycles:,}", f"{micro / 1000:.3f}", off)))
         rows.append(("of it", _parts(data)))
     rows += [
         ("on the NPU", f"{_count(data['npu_nodes'], 'node')}, {_work(data, 'npu', total)}"),
@@ -67,6 +68,10 @@ def print_summary(console: Console, data: Mapping[str, Any]) -> None:
         ("weights", _bytes(data["weights_bytes"])),
         ("scratch", _bytes(data["scratch_bytes"])),
     ]
+    if data.get("state_bytes"):
+        names = ", ".join(state["name"] for state in data["states"][:4])
+        more = f", {len(data['states']) - 4} more" if len(data["states"]) > 4 else ""
+        rows.append(("remembers", f"{_bytes(data['state_bytes'])}  int8, from run to run: {names}{more}"))
     if data["sram_prefetch_bytes"]:
         rows.append(("prefetch area", _bytes(data["sram_prefetch_bytes"])))
     rows += [
@@ -75,6 +80,8 @@ def print_summary(console: Console, data: Mapping[str, Any]) -> None:
         ("program file", f"{_bytes(data['program_bytes'])}  {data['program'] or ''}"),
         ("fits the SRAM", _fits(data)),
     ]
+    if data.get("runs_on"):
+        rows.append(("runs on", data["runs_on"]))
     if accuracy := data.get("accuracy"):
         rows.append(("int8 against float", _quality(accuracy)))
         if kept := accuracy.get("kept_float"):
@@ -141,7 +148,9 @@ def kept_float_text(kept: Mapping[str, Any]) -> str:
     if not kept["layers"]:
         return f"no layer is worth keeping float within {kept['budget']:.0%} of the cycles"
     gain = f"{_db(kept['before_db'])} to {_db(kept['after_db'])} at the outputs"
-    return f"kept float: {' '.join(kept['layers'])}: {gain} for {more:+.1%} of the estimated cycles"
+    text = f"kept float: {' '.join(kept['layers'])}: {gain} for {more:+.1%} of the estimated cycles"
+    unasked = "; an output was below 20 dB without (--keep-float-budget 0 forbids it)"
+    return text if kept["asked"] else text + unasked
 
 
 def _db(value: float | None) -> str:
@@ -159,7 +168,12 @@ def _quality(accuracy: Mapping[str, Any]) -> str:
         seen += ", each half judged by the other"
     else:
         seen += f" kept back, {accuracy['calibration_samples']} calibrated with"
-    return f"{each}{agreed} ({seen}; {accuracy['plan']})"
+    uncertain = accuracy.get("output_sqnr_uncertainty_db") or 0.0
+    if uncertain >= _UNCERTAIN_DB:
+        seen += f", which leaves {uncertain:.1f} dB uncertain"
+    over = accuracy.get("over_time_db") or {}
+    moments = ", ".join(f"{_db(value)} at frame {frame}" for frame, value in over.items())
+    return f"{each}{agreed} ({seen}; {accuracy['plan']})" + (f"; {moments}" if len(over) > 1 else "")
 
 
 def print_profile(console: Console, profile: Profile) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
 import re
 import threading
 from collections.abc import Iterator
@@ -12,30 +11,25 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openneutron.compat import executorch_version, require_executorch
+from openneutron.compiler.microcode.driver import LIBRARY
 from openneutron.diagnostics import fail
+from openneutron.environment.versions import (
+    executorch_folder,
+    executorch_library,
+    executorch_version,
+    require_executorch,
+)
 from openneutron.partition.partitioner import BACKEND_ID
 
 if TYPE_CHECKING:
     from executorch.runtime import Runtime
 
-NATIVE = Path(__file__).resolve().parents[1] / "_native"
+NATIVE = LIBRARY.parent
 DELEGATE = NATIVE / "libneutron_backend.so"
 CORTEX_M = NATIVE / "libneutron_cortex_m.so"
+CPU_KERNELS = NATIVE / "libneutron_cpu_kernels.so"
 REHEARSE = NATIVE / "neutron_rehearse"
 _BUILD = "Run `make setup` in the repository, or install the package again (pip install -e .)."
-
-
-def executorch_folder() -> Path:
-    """Where the installed executorch wheel is."""
-    spec = importlib.util.find_spec("executorch")
-    assert spec is not None and spec.submodule_search_locations
-    return Path(next(iter(spec.submodule_search_locations)))
-
-
-def executorch_library(name: str) -> Path:
-    """A library of the installed executorch wheel."""
-    return executorch_folder() / "lib" / name
 
 
 def cortex_m_operators() -> set[str]:
@@ -60,6 +54,7 @@ def load_runtime(library: Path = DELEGATE) -> Runtime:
     if "quantized_decomposed::quantize_per_tensor.out" not in runtime.operator_registry.operator_names:
         _load(executorch_library("libexecutorch_kernels_quantized.so"))
     _load(CORTEX_M)  # skips what somebody else has registered
+    _load(CPU_KERNELS).neutron_use_cpu_kernels()  # in place of slower ones with the same bits
     if not runtime.backend_registry.is_available(BACKEND_ID):
         _load(library)
     if not runtime.backend_registry.is_available(BACKEND_ID):
@@ -105,9 +100,9 @@ def _delegate() -> ctypes.CDLL:
     return ctypes.CDLL(str(DELEGATE))
 
 
-def _load(library: Path) -> None:
+def _load(library: Path) -> ctypes.CDLL:
     try:
         # Global: a registration must reach the one registry of the process, in libexecutorch.
-        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+        return ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         fail("ON504", library.name, f"the library cannot be loaded: {error}", _BUILD)

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from openneutron.compiler.compile import compile_graph
-from openneutron.compiler.result import CompiledGraph
+from openneutron.compiler.emit.result import CompiledGraph
 from openneutron.litert.file import read
 from openneutron.options import CompileOptions
 from openneutron.package.pte import read_program
+from openneutron.run.indices import port_limits
 from openneutron.run.native import NativeModel
-from openneutron.target import find_target
+from openneutron.targets.table import find_target
 
 
 class LiteRTProgram:
@@ -33,6 +34,15 @@ class LiteRTProgram:
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs for these inputs, in the model's order."""
         return self._native.run(inputs)
+
+    def reset(self) -> None:
+        """Let what the model remembers start from its initial values, as after loading."""
+        self._native.reset()
+
+    def index_limits(self) -> list[int | None]:
+        """For each input that holds indices, one more than the largest; None for the others."""
+        limits = port_limits(self.compiled.microcode)
+        return [limits.get(i) for i in range(len(self.inputs))]
 
     def run_batch(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs of many samples, the first dimension of every input and output, in one call."""

@@ -13,9 +13,8 @@ from typing import NoReturn
 
 import numpy as np
 
-from openneutron.compiler.microcode.format import DType, Kernel
-from openneutron.diagnostics import fail
-from openneutron.driver import (
+from openneutron.compiler.microcode.driver import (
+    DATA,
     LIBRARY,
     WORK,
     Buffer,
@@ -28,6 +27,8 @@ from openneutron.driver import (
     message,
     prepare,
 )
+from openneutron.compiler.microcode.format import DType, Kernel
+from openneutron.diagnostics import fail
 from openneutron.run.threads import thread_count
 
 _BUFFERS = ctypes.POINTER(Buffer)
@@ -59,6 +60,7 @@ class _Run(ctypes.Structure):
         ("hooks", ctypes.POINTER(_Hooks)),
         ("threads", ctypes.c_void_p),
         ("stop", ctypes.POINTER(ctypes.c_uint32)),
+        ("state", Buffer),
     )
 
 
@@ -154,6 +156,7 @@ class NativeModel:
         self.inputs = [_described(model.inputs[i]) for i in range(model.input_count)]
         self.outputs = [_described(model.outputs[i]) for i in range(model.output_count)]
         self._scratch, self._prefetch = aligned(model.scratch_bytes), aligned(model.prefetch_bytes)
+        self._state = aligned(model.state_bytes)
         # Made once: asking NumPy for the address of an array takes as long as a small layer.
         self._inputs = [_aligned_array(shape, dtype) for shape, dtype in self.inputs]
         self._outputs = [_aligned_array(shape, dtype) for shape, dtype in self.outputs]
@@ -169,10 +172,22 @@ class NativeModel:
             buffer_of(self._prefetch),
             None,
             _threads(library, thread_count(threads)),
+            None,
+            buffer_of(self._state),
         )
         self._thread_count = thread_count(threads)
         self._start = self._library.neutron_run
         self._call = (ctypes.byref(self._model), ctypes.byref(self._run_arguments))
+        self.reset()
+
+    def reset(self) -> None:
+        """Let what the model remembers start from its initial values, as after loading."""
+        self._check(self._library.neutron_reset(self._call[0], self._run_arguments.state))
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory that survives from run to run."""
+        return int(self._model.state_bytes)
 
     @property
     def work(self) -> int:
@@ -274,6 +289,11 @@ class NativeModel:
             self._run_arguments.hooks = None
 
     def _check(self, status: int) -> None:
+        if status == DATA:
+            from openneutron.run.indices import check_indices, port_limits
+
+            limits = port_limits(self._microcode.tobytes())
+            check_indices(self._inputs, [limits.get(i) for i in range(len(self._inputs))], self._name)
         if status:
             fail("ON503", self._name, message(self._library, self._model, status))
 

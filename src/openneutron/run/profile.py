@@ -25,7 +25,7 @@ from openneutron.compiler.microcode.format import KernelCall, decode
 from openneutron.diagnostics import fail
 from openneutron.files import MOST_BYTES, read_file
 from openneutron.package.pte import MethodInfo
-from openneutron.target import Target
+from openneutron.targets.chip import Target
 
 if TYPE_CHECKING:
     from executorch.devtools import Inspector

@@ -28,14 +28,15 @@ from openneutron.package.pte import (
 )
 from openneutron.package.seal import was_made_here
 from openneutron.run.delegate import allow_work, load_runtime, stopped_by_interrupts, use_threads
+from openneutron.run.indices import explain_indices, index_limits
 from openneutron.run.native import NativeModel, check_most_work
 from openneutron.run.rehearsal import rehearse
 from openneutron.run.threads import thread_count
-from openneutron.target import DEFAULT_TARGET
+from openneutron.targets.table import DEFAULT_TARGET
 from openneutron.tensors import from_numpy, in_order
 
 if TYPE_CHECKING:
-    from executorch.runtime import Method, Runtime
+    from executorch.runtime import Method, Program, Runtime
 
 Input = torch.Tensor | np.ndarray
 
@@ -46,6 +47,12 @@ class LoadedProgram:
     `threads` is how many the delegate shares its work with; None stands for OPENNEUTRON_THREADS, else 1.
     `most_work` is what a delegate may ask for in one run; 0 stands for the runtime's own limit.
     """
+
+    @property
+    def target(self) -> str:
+        """The chip its delegates were compiled for."""
+        payloads = (d.known_payload() for d in self.info.delegates if d.is_neutron)
+        return next((p.stamp.target for p in payloads if p is not None and p.stamp.target), DEFAULT_TARGET)
 
     def __init__(
         self,
@@ -64,12 +71,16 @@ class LoadedProgram:
         self._runtime = runtime
         self._lock = threading.Lock()
         self._methods: dict[str, Method] = {}
+        self._data, self._etdump = data, etdump
+        self._program = self._open()
+
+    def _open(self) -> Program:
         try:
-            self._program = runtime.load_program(data, enable_etdump=etdump)
+            return self._runtime.load_program(self._data, enable_etdump=self._etdump)
         except RuntimeError as error:
             fail(
                 "ON512",
-                where,
+                self._where,
                 f"ExecuTorch refuses the program: {_first_line(error)}",
                 "Copy or compile it again.",
             )
@@ -85,6 +96,7 @@ class LoadedProgram:
                 with stopped_by_interrupts():
                     outputs = loaded.execute(arguments)
             except RuntimeError as error:
+                explain_indices(self._data, info, inputs, self._where)
                 fail(
                     "ON515",
                     self._where,
@@ -93,12 +105,30 @@ class LoadedProgram:
                 )
         return [_array(value) for value in outputs if value is not None]
 
+    def reset(self) -> None:
+        """Let all that the program remembers start from its initial values, as after loading."""
+        with self._lock:
+            if (
+                self._methods and self.remembers
+            ):  # a method that is loaded anew has memory of its own, as it was at first
+                self._methods, self._program = {}, self._open()
+
+    @property
+    def remembers(self) -> bool:
+        """Whether anything survives from run to run: in a delegate, or in a buffer that the CPU writes."""
+        on_cpu = any("aten::copy_" in method.operators for method in self.info.methods.values())
+        return on_cpu or any(payload.states for payload in self.info.payloads())
+
     def method(self, name: str = "forward") -> MethodInfo:
         """What a method takes and returns."""
         if name not in self.info.methods:
             known = ", ".join(sorted(self.info.methods))
             fail("ON515", self._where, f"the program has no method '{name}'", f"It has: {known}")
         return self.info.methods[name]
+
+    def index_limits(self, method: str = "forward") -> list[int | None]:
+        """For each input that holds indices, one more than the largest; None for the others."""
+        return index_limits(self._data, self.method(method), self._where)
 
     def write_etdump(self, path: Path) -> None:
         """Write the events of all runs so far for ExecuTorch's Inspector; needs `etdump=True` at loading."""
@@ -163,7 +193,7 @@ class LoadedProgram:
 def load_program(
     source: Path | str | bytes,
     *,
-    target: str = DEFAULT_TARGET,
+    target: str | None = None,
     etdump: bool = False,
     threads: int | None = None,
     trust: bool = False,
@@ -172,8 +202,8 @@ def load_program(
     """Load a .pte file (or its bytes) to run it here; whatever is wrong with it is a diagnostic.
 
     A program this process did not compile is rehearsed first, in a process of its own; `trust` skips that.
-    A delegate that asks for more work than `most_work` multiplications is refused; 0 stands for the
-    runtime's own limit.
+    With a `target` a program for another is refused. A delegate that asks for more work than `most_work`
+    multiplications is refused; 0 stands for the runtime's own limit.
     """
     check_most_work(most_work)
     data, where = read_program(source)

@@ -43,7 +43,7 @@ def program_steps(data: bytes, input_args: dict[str, list[int]], where: str) -> 
 
     try:
         plans = deserialize_pte_binary(data).program.execution_plan
-        return {plan.name: _method(plan, input_args[plan.name]) for plan in plans}
+        return {p.name: _method(p, input_args[p.name]) for p in plans if p.name in input_args}
     except Exception as error:  # a damaged flatbuffer fails in as many ways as it has bytes
         problem = f"the instructions cannot be read ({type(error).__name__})"
         fail("ON512", where, problem, "Copy or compile it again.")

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from openneutron.diagnostics import OpenNeutronError, fail
+from openneutron.environment.versions import executorch_library
 from openneutron.files import cache_base, is_own_file, replace_file, scratch_folder, write_scratch
-from openneutron.run.delegate import CORTEX_M, DELEGATE, REHEARSE, executorch_library
+from openneutron.run.delegate import CORTEX_M, CPU_KERNELS, DELEGATE, REHEARSE
 
 SECONDS = 60  # the most a rehearsal may take
 _REFUSED, _FAILED = 1, 3  # exit codes of rehearse.cpp: not loaded; loaded, but a method did not run
@@ -85,7 +86,7 @@ def _libraries() -> bytes:
     """What a rehearsal depends on besides the program."""
     digest = hashlib.sha256()
     portable = executorch_library("libexecutorch_kernels_quantized.so")
-    for library in (REHEARSE, DELEGATE, CORTEX_M, portable):
+    for library in (REHEARSE, DELEGATE, CORTEX_M, CPU_KERNELS, portable):
         if library.exists():
             found = library.stat()
             digest.update(f"{library} {found.st_size} {found.st_mtime_ns}".encode())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from openneutron.files import write_atomically
+from openneutron.files import MOST_BYTES, files_below, make_folder, read_file, write_atomically
 from openneutron.search.front import pareto_front
 from openneutron.search.space import Point, Space
 from openneutron.search.study import Study
@@ -148,7 +148,7 @@ class Search:
         for name, data in (("model.pte", outcome.program), ("report.html", outcome.report)):
             if data is not None:
                 place = self.place(outcome.number)
-                place.mkdir(parents=True, exist_ok=True)
+                make_folder(place)
                 write_atomically(place / name, data)
 
 
@@ -161,9 +161,9 @@ def _files(space: Space) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for text in texts:
         path = Path(text)
-        for file in sorted(path.rglob("*")) if path.is_dir() else [path, *_companions(path)]:
+        for file in files_below(path) if path.is_dir() else [path, *_companions(path)]:
             if file.is_file():
-                found[str(file)] = file.read_bytes()
+                found[str(file)] = read_file(file, "ON130", MOST_BYTES - sum(map(len, found.values())))
     return found
 
 

@@ -250,7 +250,7 @@ def make_space(table: Mapping[str, Any], where: str = "space", folder: Path | No
 
 
 # Options whose value is a list itself.
-_LISTS = ("keep_float", "operators_not_to_delegate", "shape", "fix", "mean", "std")
+_LISTS = ("keep_float", "operators_not_to_delegate", "shape", "fix", "state", "mean", "std")
 
 
 def _choice(values: list[Any], where: str) -> Choice:
@@ -294,7 +294,7 @@ def _objectives(table: Mapping[str, Any], where: str) -> dict[str, str]:
         fail(CODE, where, "has no objective", hint)
     for name, aim in table.items():
         _figure(name, f"{where}: objectives")
-        if aim not in _AIMS:
+        if not isinstance(aim, str) or aim not in _AIMS:
             fail(CODE, f"{where}: objectives.{name}", f"must be max or min (got {aim!r})")
     return {name: _AIMS[aim] for name, aim in table.items()}
 

@@ -7,11 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from openneutron.compiler.emit.constants import ConstPool
-from openneutron.compiler.emit.select import refused_port, select, supports
-from openneutron.compiler.emit.select_accumulate import accumulate
-from openneutron.compiler.emit.selection import Context
 from openneutron.compiler.emit.split import Part, can_split, split, widen_output
+from openneutron.compiler.memory.cascade import CascadePlan
 from openneutron.compiler.memory.schedule import MemoryPlan
 from openneutron.compiler.memory.storage import Home
 from openneutron.compiler.microcode.cost import total_cycles
@@ -22,8 +19,8 @@ from openneutron.compiler.microcode.format import (
     Ref,
     Region,
 )
-from openneutron.compiler.stripes.cascade import CascadePlan
-from openneutron.compiler.stripes.stripes import (
+from openneutron.compiler.select.accumulate import accumulate
+from openneutron.compiler.select.by_rows import (
     Stage,
     accumulating_stage,
     by_rows,
@@ -31,9 +28,12 @@ from openneutron.compiler.stripes.stripes import (
     stage_of,
     transposed_by_rows,
 )
+from openneutron.compiler.select.constants import ConstPool
+from openneutron.compiler.select.context import Context
+from openneutron.compiler.select.select import refused_port, select, supports
 from openneutron.diagnostics import fail
 from openneutron.litert.ir import Builtin, Graph, Op, Tensor
-from openneutron.target import Target
+from openneutron.targets.chip import Target
 
 _REGION = {Home.INPUT: Region.INPUT, Home.OUTPUT: Region.OUTPUT}
 
@@ -145,6 +145,8 @@ def tensor_ref(plan: MemoryPlan, tensor: Tensor) -> Ref:
     if view.buffer.home is Home.SCRATCH:
         rows = plan.rows.get(view.buffer, 0)
         return Ref(Region.SCRATCH, rows=rows, offset=plan.offsets[view.buffer] + view.offset)
+    if view.buffer.home is Home.STATE:
+        return Ref(Region.STATE, offset=plan.schedule.storage.state_offsets[view.buffer] + view.offset)
     return Ref(_REGION[view.buffer.home], view.buffer.number, offset=view.offset)
 
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from openneutron.compiler.emit.constants import ConstPool
 from openneutron.compiler.emit.emit import tensor_ref
-from openneutron.compiler.emit.select import select
-from openneutron.compiler.emit.selection import dense_strides
+from openneutron.compiler.memory.cascade import Band, CascadePlan, Columns
 from openneutron.compiler.memory.schedule import MemoryPlan
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.format import Cascade, KernelCall, Ref, Region
-from openneutron.compiler.stripes.cascade import Band, CascadePlan, Columns
-from openneutron.compiler.stripes.stripes import across, by_rows
+from openneutron.compiler.select.by_rows import across, by_rows
+from openneutron.compiler.select.constants import ConstPool
+from openneutron.compiler.select.context import dense_strides
+from openneutron.compiler.select.select import select
 from openneutron.litert.ir import Op, Tensor
 
 

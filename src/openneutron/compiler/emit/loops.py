@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
+from openneutron.compiler.emit.result import BufferInfo, CallInfo
 from openneutron.compiler.microcode.cost import Bound, Cost, repeated
 from openneutron.compiler.microcode.format import (
     MAX_STAGES,
@@ -27,11 +28,10 @@ from openneutron.compiler.microcode.format import (
     addresses_of,
     pack,
 )
-from openneutron.compiler.result import BufferInfo, CallInfo
 
 LEAST_TIMES = 4
 LEAST_SAVED = 512  # bytes; a short repetition is easier to read as it is
-_MOVING = (Region.INPUT, Region.OUTPUT, Region.SCRATCH)
+_MOVING = (Region.INPUT, Region.OUTPUT, Region.SCRATCH, Region.STATE)
 
 
 @dataclass(frozen=True)

@@ -297,6 +297,14 @@ def _gather(op: Op) -> list[Shape]:
     return [(*source.shape[:axis], *indices.shape, *source.shape[axis + 1 :])]
 
 
+def _update(op: Op) -> list[Shape]:
+    target, part, begin = (op.operand(i) for i in range(3))
+    assert part.rank == target.rank and begin.elements == target.rank, "its operands differ in rank"
+    fits = all(0 < p <= d for p, d in zip(part.shape, target.shape, strict=True))
+    assert fits, f"{list(part.shape)} does not fit into {list(target.shape)}"
+    return [target.shape]
+
+
 def _blocks(op: Op) -> list[Shape]:
     (n, h, w, c), block = op.operand(0).shape, int(op.options["blockSize"])
     if op.kind is Builtin.DEPTH_TO_SPACE:
@@ -361,5 +369,6 @@ SHAPE_RULES: dict[Builtin, Callable[[Op], list[Shape]]] = {
     Builtin.TILE: _tile,
     Builtin.BROADCAST_TO: _broadcast_to,
     Builtin.GATHER: _gather,
+    Builtin.DYNAMIC_UPDATE_SLICE: _update,
     Builtin.SHAPE: _shape,
 }

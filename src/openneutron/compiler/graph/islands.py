@@ -14,13 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openneutron.compiler.graph.program import Expression, Source, TooLarge, Value, assemble
+from openneutron.compiler.graph.registers import Expression, Source, TooLarge, Value, assemble
 from openneutron.compiler.graph.shapes import axes_of
-from openneutron.compiler.graph.steps import Steps, steps_of
 from openneutron.compiler.graph.tables import ByteFunction, arity, byte_functions, is_byte, values_of
+from openneutron.compiler.graph.thresholds import Steps, steps_of
 from openneutron.compiler.microcode.expression import Instruction, IslandOp, Reduction
 from openneutron.litert.ir import Activation, Builtin, Graph, Op, Tensor, Trait, constant, kinds
-from openneutron.litert.rewriter import Rewriter, rewrite
+from openneutron.litert.rewriter import Rewriter
+from openneutron.litert.rules import ANY, rule
 
 ISLAND = "Island"
 PLAN = "plan"
@@ -76,6 +77,10 @@ class Plan:
     steps: Steps | None = None
 
 
+_Planned = tuple[Plan, list[Tensor], tuple[str, ...]]
+"""With the island's inputs and its provenance."""
+
+
 def plan_of(op: Op) -> Plan:
     """What an island's op computes."""
     plan = op.options[PLAN]
@@ -83,20 +88,19 @@ def plan_of(op: Op) -> Plan:
     return plan
 
 
-def form_islands(graph: Graph) -> Graph:
-    """Replace float operators between int8 tensors by islands; what cannot be one stays as it is."""
-    if not any(_is_float(t) for op in graph.ops for t in op.outputs):
-        return graph
-    plans = _Former(graph).plans
+def _plans(graph: Graph) -> dict[Tensor, _Planned]:
+    has_float = any(_is_float(t) for op in graph.ops for t in op.outputs)
+    return _Former(graph).plans if has_float else {}
 
-    def form(g: Rewriter, op: Op) -> bool:
-        if not op.outputs or op.outputs[0] not in plans:
-            return False
-        plan, tensors, origin = plans[op.outputs[0]]
-        g.add(Builtin.CUSTOM, tensors, op.output, origin, {PLAN: plan}, ISLAND)
-        return True
 
-    return rewrite(graph, form) if plans else graph
+@rule(ANY, facts=_plans)
+def form_islands(g: Rewriter, op: Op, plans: dict[Tensor, _Planned]) -> bool:
+    """Float operators between int8 tensors become islands; what cannot be one stays as it is."""
+    if not op.outputs or op.outputs[0] not in plans:
+        return False
+    plan, tensors, origin = plans[op.outputs[0]]
+    g.add(Builtin.CUSTOM, tensors, op.output, origin, {PLAN: plan}, ISLAND)
+    return True
 
 
 def _is_float(tensor: Tensor) -> bool:
@@ -120,9 +124,11 @@ class _Former:
         self.inside = {op for op in graph.ops if self._is_inside(op)}
         # What is in memory whatever happens here: inputs, and what other operators make.
         self.exists = {
-            t for t in graph.tensors() if t.dtype == "float32" and self.producers.get(t) not in self.inside
+            t
+            for t in graph.tensors()
+            if t.dtype in ("float32", "bool") and self.producers.get(t) not in self.inside
         }
-        self.plans: dict[Tensor, tuple[Plan, list[Tensor], tuple[str, ...]]] = {}
+        self.plans: dict[Tensor, _Planned] = {}
         roots = [op for op in graph.ops if self._is_root(op)]
         roots += self._narrow(graph)
         self.exists.update(op.output for op in roots if op.output.dtype == "float32")
@@ -237,12 +243,12 @@ class _Former:
             if tensor.dtype == "bool" and tensor.is_const:
                 truth = constant(f"{tensor.name}_float", tensor.array.astype(np.float32))
                 value = expression.load(truth, tensor.shape)
+            elif tensor.dtype == "bool":  # a mask that is an input, or one that was moved
+                value = expression.load(tensor, tensor.shape, TRUTHS)
             elif tensor.dtype == "float32":
                 value = expression.load(tensor, tensor.shape)
             else:
                 raise NoIsland
-        elif tensor.dtype == "bool" and tensor not in self.producers:  # a mask that is an input
-            value = expression.load(tensor, tensor.shape, TRUTHS)
         elif (region := self.regions.get(tensor)) is not None and region.source.elements == tensor.elements:
             value = self._byte(expression, tensor, region)
         elif (op := self.producers.get(tensor)) is not None and op in self.inside:

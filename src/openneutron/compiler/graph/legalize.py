@@ -1,8 +1,7 @@
 """Import: any static LiteRT graph becomes one of fewer operators, which the later stages know.
 
 Operators that only spell a reshape, a slice or a concatenation differently are rewritten to those; what can
-be computed now is computed now, by the oracle itself, so that folding never changes a bit. Then come the
-rules of `lower`: a graph of ours has been through them, one from a file has not.
+be computed now is computed now, by the oracle itself, so that folding never changes a bit.
 """
 
 from __future__ import annotations
@@ -15,22 +14,18 @@ from openneutron.compiler.microcode.format import DepthwiseConv2D, limit_of
 from openneutron.diagnostics import fail
 from openneutron.litert.ir import Builtin, Graph, Op, Quant, Tensor, constant
 from openneutron.litert.reference import run_reference
-from openneutron.litert.rewriter import Rewrite, Rewriter, drop_dead_ops, rewrite
-from openneutron.lower.rules import optimize
-
-
-def import_graph(graph: Graph) -> Graph:
-    """The graph in the compiler's few operators; one that makes no sense is a diagnostic."""
-    return optimize(fold_constants(legalize(graph)))
+from openneutron.litert.rewriter import Rewriter, drop_dead_ops
+from openneutron.litert.rules import ANY, Group, rule, run
+from openneutron.lower.rules.movement import reshape_in_place_of_squeeze
 
 
 def legalize(graph: Graph) -> Graph:
     """The graph, checked, in the compiler's few operators; constants are not folded yet."""
-    return rewrite(check_graph(drop_dead_ops(graph.verify())), _legalize)
+    return run(check_graph(drop_dead_ops(graph.verify())), [LEGALIZE])
 
 
-def fold_constants(graph: Graph) -> Graph:
-    """Replace what depends on constants only by its value, computed by the reference interpreter."""
+def _constant_values(graph: Graph) -> dict[Tensor, Tensor]:
+    """What depends on constants only and is read elsewhere, as constants; the oracle computes all at once."""
     known: set[Tensor] = set()
     foldable: list[Op] = []
     for op in graph.ops:
@@ -38,7 +33,7 @@ def fold_constants(graph: Graph) -> Graph:
             foldable.append(op)
             known.update(op.outputs)
     if not foldable:
-        return graph
+        return {}
     folded = set(foldable)
     read = {t for op in graph.ops if op not in folded for t in op.inputs if t is not None} | set(
         graph.outputs
@@ -51,37 +46,28 @@ def fold_constants(graph: Graph) -> Graph:
         fail(
             "ON402", names, f"LiteRT refuses to compute these constants ({error})", "Export the model again."
         )
-    constants = {
-        t: constant(t.name, v.reshape(t.shape), t.quant) for t, v in zip(wanted, values, strict=True)
-    }
-
-    def fold(g: Rewriter, op: Op) -> bool:
-        if op.outputs[0] not in known:
-            return False
-        for t in op.outputs:
-            if t in constants:
-                g.replace(t, constants[t])
-        return True
-
-    return rewrite(graph, fold)
+    return {t: constant(t.name, v.reshape(t.shape), t.quant) for t, v in zip(wanted, values, strict=True)}
 
 
-def _legalize(g: Rewriter, op: Op) -> bool:
-    rule = _RULES.get(op.kind)
-    return rule(g, op) if rule else False
+@rule(ANY, facts=_constant_values)
+def fold_constants(g: Rewriter, op: Op, constants: dict[Tensor, Tensor]) -> bool:
+    """What depends on constants only becomes its value, which the reference interpreter computes."""
+    found = [t for t in op.outputs if t in constants]
+    for t in found:
+        g.replace(t, constants[t])
+    return bool(found)
 
 
-def _reshape_like(g: Rewriter, op: Op) -> bool:
-    g.reshape(op.operand(0), op.output, op.origin)
-    return True
-
-
-def _shape(g: Rewriter, op: Op) -> bool:
+@rule(Builtin.SHAPE)
+def fold_shape(g: Rewriter, op: Op) -> bool:
+    """SHAPE of a static tensor becomes a constant."""
     g.replace(op.output, g.constant(op.output.name, np.array(op.operand(0).shape, op.output.dtype)))
     return True
 
 
-def _pack(g: Rewriter, op: Op) -> bool:
+@rule(Builtin.PACK)
+def concatenate_in_place_of_pack(g: Rewriter, op: Op) -> bool:
+    """PACK becomes a CONCATENATION of tensors with an axis more."""
     axis = int(op.options.get("axis", 0)) % op.output.rank
     parts: list[Tensor | None] = []
     for index in range(len(op.inputs)):
@@ -96,7 +82,9 @@ def _pack(g: Rewriter, op: Op) -> bool:
     return True
 
 
-def _unpack(g: Rewriter, op: Op) -> bool:
+@rule(Builtin.UNPACK)
+def slice_in_place_of_unpack(g: Rewriter, op: Op) -> bool:
+    """UNPACK becomes a SLICE for each part, and a RESHAPE that drops the axis."""
     source = op.operand(0)
     axis = int(op.options.get("axis", 0)) % source.rank
     shape = (*source.shape[:axis], 1, *source.shape[axis + 1 :])
@@ -107,7 +95,9 @@ def _unpack(g: Rewriter, op: Op) -> bool:
     return True
 
 
-def _split(g: Rewriter, op: Op) -> bool:
+@rule((Builtin.SPLIT, Builtin.SPLIT_V))
+def slice_in_place_of_split(g: Rewriter, op: Op) -> bool:
+    """SPLIT and SPLIT_V become a SLICE for each part."""
     source, axis_tensor = (
         (op.operand(1), op.operand(0)) if op.kind is Builtin.SPLIT else (op.operand(0), op.operand(2))
     )
@@ -126,8 +116,9 @@ def _split(g: Rewriter, op: Op) -> bool:
     return True
 
 
-def _strided_slice(g: Rewriter, op: Op) -> bool:
-    """Masks and negative indices resolved: a SLICE, or a STRIDED_SLICE of full rank, and a RESHAPE."""
+@rule(Builtin.STRIDED_SLICE)
+def resolve_masks(g: Rewriter, op: Op) -> bool:
+    """Masks and negative indices go: a SLICE, or a STRIDED_SLICE of full rank, and a RESHAPE."""
     if not all(op.operand(i).is_const for i in (1, 2, 3)):
         return False
     source = op.operand(0)
@@ -141,47 +132,44 @@ def _strided_slice(g: Rewriter, op: Op) -> bool:
     else:
         # Going backwards past index 0 can be written as a mask only: -1 would count from the end.
         mask = sum(1 << a for a, e in enumerate(end) if e < 0)
-        bounds = (
-            g.ints(f"{cut.name}_begin", begin),
-            g.ints(f"{cut.name}_end", [max(e, 0) for e in end]),
-            g.ints(f"{cut.name}_stride", stride),
-        )
-        options = {
-            "beginMask": 0,
-            "endMask": mask,
-            "ellipsisMask": 0,
-            "newAxisMask": 0,
-            "shrinkAxisMask": 0,
-            "offset": False,
-        }
+        limits = {"begin": begin, "end": [max(e, 0) for e in end], "stride": stride}
+        bounds = [g.ints(f"{cut.name}_{name}", values) for name, values in limits.items()]
+        none = {"beginMask": 0, "ellipsisMask": 0, "newAxisMask": 0, "shrinkAxisMask": 0, "offset": False}
+        options = {**none, "endMask": mask}
         g.add(Builtin.STRIDED_SLICE, [source, *bounds], cut, op.origin, options)
     if cut is not op.output:
         g.reshape(cut, op.output, op.origin)
     return True
 
 
-def _depthwise(g: Rewriter, op: Op) -> bool:
+@rule(Builtin.DEPTHWISE_CONV_2D)
+def group_high_depthwise(g: Rewriter, op: Op) -> bool:
     """A window higher than the depthwise kernel takes: a convolution with a group for each channel."""
-    weights = op.operand(1)
-    if weights.shape[1] <= limit_of(DepthwiseConv2D, "MOST_ROWS") or not weights.is_const:
+    return op.operand(1).shape[1] > limit_of(DepthwiseConv2D, "MOST_ROWS") and group_channels(g, op)
+
+
+def group_channels(g: Rewriter, op: Op) -> bool:
+    """Make a depthwise convolution one with a group for each channel; False if its weights are not known."""
+    weights, quant = op.operand(1), op.operand(1).quant
+    if not weights.is_const:
         return False
-    quant = weights.quant
     if quant is not None and not quant.is_per_tensor:
         quant = Quant(quant.scale, quant.zero_point, 0)
-    grouped = constant(weights.name, weights.array.transpose(3, 1, 2, 0), quant)
+    grouped = g.constant(f"{weights.name}_grouped", weights.array.transpose(3, 1, 2, 0), quant)
     options = {key: value for key, value in op.options.items() if key != "depthMultiplier"}
-    g.add(Builtin.CONV_2D, [op.operand(0), grouped, *op.inputs[2:]], op.output, op.origin, options)
+    g.update(op, kind=Builtin.CONV_2D, inputs=[op.operand(0), grouped, *op.inputs[2:]], options=options)
     return True
 
 
-_RULES: dict[Builtin, Rewrite] = {
-    Builtin.SQUEEZE: _reshape_like,
-    Builtin.EXPAND_DIMS: _reshape_like,
-    Builtin.SHAPE: _shape,
-    Builtin.PACK: _pack,
-    Builtin.UNPACK: _unpack,
-    Builtin.SPLIT: _split,
-    Builtin.SPLIT_V: _split,
-    Builtin.STRIDED_SLICE: _strided_slice,
-    Builtin.DEPTHWISE_CONV_2D: _depthwise,
-}
+LEGALIZE = Group(
+    "legalize: fewer operators, which the other rules know",
+    (
+        reshape_in_place_of_squeeze,
+        fold_shape,
+        concatenate_in_place_of_pack,
+        slice_in_place_of_unpack,
+        slice_in_place_of_split,
+        resolve_masks,
+        group_high_depthwise,
+    ),
+)

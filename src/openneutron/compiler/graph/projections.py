@@ -53,7 +53,7 @@ def cut_projections(graph: Graph, least: int) -> Graph | None:
         return None
     names = Names(t.name for t in graph.tensors())
     ops = [new for op in graph.ops for new in _rewritten(op, cuts, names)]
-    return Graph(list(graph.inputs), list(graph.outputs), ops, graph.name).verify()
+    return Graph(list(graph.inputs), list(graph.outputs), ops, graph.name, graph.states).verify()
 
 
 def _fits(cut: _Cut, reader: Op) -> bool:

@@ -106,7 +106,8 @@ def values_of(region: ByteFunction) -> np.ndarray | None:
             ops.append(Op(op.kind, inputs, [output], op.options))
     except ValueError:  # a constant that is not one number
         return None
-    return _answer(_Question(_spelled(start, ops), Graph([start], [ops[-1].output], ops)))
+    graph = Graph([start], [ops[-1].output], ops)
+    return _answer(_Question(str(graph), graph))
 
 
 @dataclass(frozen=True)
@@ -127,20 +128,6 @@ def _answer(question: _Question) -> np.ndarray | None:
         return None
     values.flags.writeable = False
     return values
-
-
-def _spelled(start: Tensor, ops: list[Op]) -> str:
-    def tensor(t: Tensor | None) -> str:
-        if t is None:
-            return "-"
-        constant = t.array.tobytes().hex() if t.is_const else ""
-        return f"{t.name} {t.dtype} {t.shape} {t.quant} {constant}"
-
-    calls = [
-        f"{op.kind} {sorted(op.options.items())!r} {[tensor(t) for t in (*op.inputs, *op.outputs)]}"
-        for op in ops
-    ]
-    return "\n".join([tensor(start), *calls])
 
 
 def _scalar(tensor: Tensor, name: str) -> Tensor:

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from openneutron.compiler.emit.select import rule_of
 from openneutron.compiler.graph.shapes import slice_of
+from openneutron.compiler.memory.cascade import CascadePlan, Overlap
 from openneutron.compiler.memory.order import Job, Order, choose_order, peak_of, reused
 from openneutron.compiler.memory.place import Apart, Block, Placement, aligned, place
-from openneutron.compiler.memory.storage import Buffer, Home, Storage, can_share, share_storage
+from openneutron.compiler.memory.storage import Buffer, Home, Storage, can_share, ordered, share_storage
 from openneutron.compiler.microcode.format import Step
-from openneutron.compiler.stripes.cascade import CascadePlan, Overlap
-from openneutron.compiler.stripes.stripes import is_map, rows_of
+from openneutron.compiler.select.by_rows import is_map, rows_of
+from openneutron.compiler.select.select import rule_of
 from openneutron.litert.ir import Builtin, Graph, Op, Tensor
 
 SHARING_TRIALS = 8  # ops for which copying instead of sharing is tried; each costs one ordering
@@ -220,6 +220,8 @@ def _row_bytes(buffer: Buffer, storage: Storage) -> int:
 def in_place_operands(op: Op) -> list[Tensor]:
     """Inputs whose memory the output may take: kernels that read each element before they write it."""
     rule = rule_of(op)
+    if rule is not None and rule.updates:
+        return [] if op.operand(0).is_const or op.operand(0) in op.inputs[1:] else [op.operand(0)]
     if rule is None or not rule.in_place:
         return []
     return [t for t in op.inputs if t is not None and not t.is_const and t.elements == op.output.elements]
@@ -228,14 +230,22 @@ def in_place_operands(op: Op) -> list[Tensor]:
 def _ordered(graph: Graph, copying: frozenset[Op], arena: bool, keep: bool = False) -> Schedule:
     """The schedule with the best order, or with the graph's own; some ops copy instead of sharing memory."""
     storage = share_storage(graph, lambda op: op not in copying, arena)
-    steps = [op for op in graph.ops if op not in storage.free_ops]
+    in_order = graph.ops
+    if graph.states:
+        uses = storage.state_uses(graph.ops)
+        found = ordered(graph.ops, storage.free_ops, *uses)
+        assert found is not None, "a state would be overwritten before it is read"
+        in_order = found
+    steps = [op for op in in_order if op not in storage.free_ops]
     buffers = [b for b in storage.buffers if b.home is Home.SCRATCH]
     number = {buffer: i for i, buffer in enumerate(buffers)}
-    made_by = _makers(graph, storage, steps)
+    made_by = _makers(in_order, storage, steps)
+    waits = _overwriting(storage, steps) if graph.states else {}
     # A job before all steps and one behind them: inputs are there first, outputs are there last.
     jobs = [Job((), tuple(sorted(number[b] for b in storage.given)))]
     for op in steps:
         needs = {0} | {n + 1 for t in op.inputs if t is not None for n in made_by.get(t, ())}
+        needs |= {n + 1 for n in waits.get(op, ())}
         touches = tuple(sorted(number[b] for b in scratch_buffers(op, storage)))
         jobs.append(Job(tuple(sorted(needs)), touches, _reuse(op, storage, number)))
     jobs.append(Job(tuple(range(len(jobs))), tuple(sorted(number[b] for b in storage.kept))))
@@ -249,11 +259,22 @@ def _ordered(graph: Graph, copying: frozenset[Op], arena: bool, keep: bool = Fal
     return Schedule(tuple(steps[i - 1] for i in order.sequence[1:-1]), storage, order, overwrites, copying)
 
 
-def _makers(graph: Graph, storage: Storage, steps: list[Op]) -> dict[Tensor, frozenset[int]]:
+def _overwriting(storage: Storage, steps: list[Op]) -> dict[Op, set[int]]:
+    """For each step that overwrites a state, the steps that read what it was before."""
+    number = {op: i for i, op in enumerate(steps)}
+    reads, writes = storage.state_uses(steps)
+    return {
+        writer: {number[op] for op in reads.get(state, ()) if op is not writer}
+        for state, writers in writes.items()
+        for writer in writers
+    }
+
+
+def _makers(ops: Sequence[Op], storage: Storage, steps: list[Op]) -> dict[Tensor, frozenset[int]]:
     """The steps that must have run before a tensor holds its value; free ops hand on their inputs'."""
     number = {op: i for i, op in enumerate(steps)}
     result: dict[Tensor, frozenset[int]] = {}
-    for op in graph.ops:
+    for op in ops:
         if op in storage.free_ops:
             makers = frozenset(n for t in op.inputs if t is not None for n in result.get(t, ()))
         else:

@@ -4,22 +4,25 @@ A reshape, a contiguous slice and a concatenation along the outermost axis need 
 of the first two is a view of their input, and the inputs of the last are views of its output. Along the
 channels these views have gaps, which the kernels of convolutions, pools and element-wise operators can take.
 Program inputs and outputs live in the caller's buffers, or in an arena with everything else; what is not the
-caller's is a scratch buffer the planner will place.
+caller's is a scratch buffer the planner will place. What the program remembers has memory of its own, which
+is overwritten when nobody reads the old values any more; what is written there is computed there if it can.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 import numpy as np
 
-from openneutron.compiler.emit.select import rule_of
-from openneutron.compiler.emit.selection import Gaps
 from openneutron.compiler.graph.shapes import concat_axis, slice_of
 from openneutron.compiler.graph.tables import IDENTITY, is_table
+from openneutron.compiler.microcode.format import ALIGNMENT
+from openneutron.compiler.select.context import Gaps
+from openneutron.compiler.select.select import rule_of
 from openneutron.litert.ir import DTYPES, Builtin, Graph, Op, Tensor
 
 
@@ -29,6 +32,7 @@ class Home(Enum):
     SCRATCH = "scratch"
     INPUT = "input"
     OUTPUT = "output"
+    STATE = "state"
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Buffer:
     """A contiguous piece of memory that holds one or more tensors at fixed offsets."""
 
     home: Home
-    number: int  # which input or output; for scratch, a running number
+    number: int  # which input, output or state; for scratch, a running number
     nbytes: int
     name: str  # of the tensor that gives it its size
 
@@ -50,7 +54,7 @@ class Place:
     pitch: int = 0  # bytes from one run of the last axis to the next; 0 for a tensor without gaps
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Storage:
     """Every activation tensor's view, and the ops that need no kernel: their output is already there."""
 
@@ -59,11 +63,33 @@ class Storage:
     given: tuple[Buffer, ...] = ()  # scratch buffers that hold inputs of the program: there before it starts
     kept: tuple[Buffer, ...] = ()  # scratch buffers that hold outputs of it: there when it is done
     ports_bytes: int = 0  # of the inputs and outputs in scratch
+    old: frozenset[Tensor] = frozenset()  # what lies in a state's memory before a run overwrites it
 
     @property
     def buffers(self) -> list[Buffer]:
         """Every buffer once, in order of appearance."""
         return list(dict.fromkeys(view.buffer for view in self.places.values()))
+
+    @cached_property
+    def state_offsets(self) -> dict[Buffer, int]:
+        """Where each state lies in the memory for states."""
+        states = sorted((b for b in self.buffers if b.home is Home.STATE), key=lambda b: b.number)
+        offsets, at = {}, 0
+        for buffer in states:
+            offsets[buffer] = at
+            at = -(-(at + buffer.nbytes) // ALIGNMENT) * ALIGNMENT
+        return offsets
+
+    @property
+    def state_bytes(self) -> int:
+        """The memory for states."""
+        return max(
+            (-(-(at + b.nbytes) // ALIGNMENT) * ALIGNMENT for b, at in self.state_offsets.items()), default=0
+        )
+
+    def state_uses(self, steps: Sequence[Op]) -> tuple[dict[int, set[Op]], dict[int, set[Op]]]:
+        """By the number of a state: the steps that read its old values, and those that write new ones."""
+        return _state_uses(steps, {t: view.buffer for t, view in self.places.items()}, self.old)
 
     def is_given(self, tensor: Tensor | None) -> bool:
         """Whether a tensor is an input of the program, or lies in one."""
@@ -96,16 +122,21 @@ def share_storage(
     With `arena` the program's inputs and outputs are scratch buffers too.
     """
     classes: dict[Tensor, _Class] = {}
-    for index, t in enumerate(graph.inputs):
+    for index, (_, t, _) in enumerate(graph.state_tensors()):
+        classes[t] = _Class(Home.STATE, index, t.nbytes, t.name, {t: 0})
+    for index, t in enumerate(graph.given):
         classes[t] = _Class(Home.SCRATCH if arena else Home.INPUT, index, t.nbytes, t.name, {t: 0})
-    numbers = {} if arena else {t: i for i, t in reversed(list(enumerate(graph.outputs)))}
+    numbers = {} if arena else {t: i for i, t in reversed(list(enumerate(graph.returned)))}
     for op in graph.ops:
         for t in op.outputs:
             home, number = (Home.OUTPUT, numbers[t]) if t in numbers else (Home.SCRATCH, 0)
             classes[t] = _Class(home, number, t.nbytes, t.name, {t: 0})
 
     spread = _spreadable(graph)
-    free = {op for op in graph.ops if may_share(op) and _try_merge(op, classes, spread)}
+    assigns = assignments(graph)
+    free = {op for op in graph.ops if op not in assigns and may_share(op) and _try_merge(op, classes, spread)}
+    old = frozenset(t for cls in classes.values() if cls.home is Home.STATE for t in cls.members)
+    free |= _assign_in_place(graph, assigns, classes, free, old)
     buffers: dict[_Class, Buffer] = {}
     for cls in dict.fromkeys(classes.values()):
         number = len(buffers) if cls.home is Home.SCRATCH else cls.number
@@ -113,10 +144,106 @@ def share_storage(
     places = {t: Place(buffers[cls], cls.members[t], cls.pitches.get(t, 0)) for t, cls in classes.items()}
     given, kept = (
         tuple(dict.fromkeys(places[t].buffer for t in ports)) if arena else ()
-        for ports in (graph.inputs, graph.outputs)
+        for ports in (graph.given, graph.returned)
     )
-    ports_bytes = sum(t.nbytes for t in (*graph.inputs, *graph.outputs)) if arena else 0
-    return Storage(places, frozenset(free), given, kept, ports_bytes)
+    ports_bytes = sum(t.nbytes for t in (*graph.given, *graph.returned)) if arena else 0
+    return Storage(places, frozenset(free), given, kept, ports_bytes, old)
+
+
+def assignments(graph: Graph) -> dict[Op, Tensor]:
+    """The copies that write states (`fuse.separate_outputs` makes them), with the tensor each overwrites."""
+    producers = graph.producers()
+    return {producers[new]: old for _, old, new in graph.state_tensors()}
+
+
+def _assign_in_place(
+    graph: Graph,
+    assigns: dict[Op, Tensor],
+    classes: dict[Tensor, _Class],
+    free: set[Op],
+    old: frozenset[Tensor],
+) -> set[Op]:
+    """Let what a state becomes be computed in the state's memory where nothing reads the old values later.
+
+    All others are copied there. Returns the copies that are not needed.
+    """
+    done: set[Op] = set()
+    ports = {*graph.given, *graph.returned}
+    for op, state in assigns.items():  # first of all: each is a write that may have to wait
+        classes[state].members[op.output] = 0
+        classes[op.output] = classes[state]
+    for op, state in assigns.items():
+        value, target = op.operand(0), classes[state]
+        members = dict(classes[value].members) if value in classes else {}
+        fits = value in classes and _is_guest(value, classes) and ports.isdisjoint(members)
+        if fits and not _reads_and_writes(graph, members, state, classes):
+            moved = classes[value]
+            trial = {**classes, **dict.fromkeys(members, target)}
+            if ordered(graph.ops, free | done | {op}, *_state_uses(graph.ops, trial, old)) is not None:
+                target.members.update(members)
+                target.pitches.update(moved.pitches)
+                classes.update(dict.fromkeys(members, target))
+                done.add(op)
+    return done
+
+
+def _reads_and_writes(
+    graph: Graph, members: dict[Tensor, int], state: Tensor, classes: dict[Tensor, _Class]
+) -> bool:
+    """Whether an operator would read a state while it writes it, and does not work in place."""
+    target = classes[state]
+    for op in graph.ops:
+        if not any(t in members for t in op.outputs):
+            continue
+        read = [t for t in op.inputs if t is not None and t in target.members]
+        rule = rule_of(op)
+        exact = all(target.members[t] == members[op.outputs[0]] and t not in target.pitches for t in read)
+        whole = all(t.nbytes == op.outputs[0].nbytes for t in read)
+        works = rule is not None and (rule.in_place or (rule.updates and read == [op.operand(0)]))
+        if read and not (works and exact and whole):
+            return True
+    return False
+
+
+def _state_uses(
+    ops: Sequence[Op], places: Mapping[Tensor, _Class | Buffer], old: frozenset[Tensor]
+) -> tuple[dict[int, set[Op]], dict[int, set[Op]]]:
+    reads: dict[int, set[Op]] = {}
+    writes: dict[int, set[Op]] = {}
+    for op in ops:
+        for t in op.inputs:
+            if t is not None and t in old:
+                reads.setdefault(places[t].number, set()).add(op)
+        for t in op.outputs:
+            if places[t].home is Home.STATE and t not in old:
+                writes.setdefault(places[t].number, set()).add(op)
+    return reads, writes
+
+
+def ordered(
+    ops: Sequence[Op], free: Collection[Op], reads: dict[int, set[Op]], writes: dict[int, set[Op]]
+) -> list[Op] | None:
+    """The operators so that none overwrites a state that another still reads; None if there is no such order.
+
+    What reads a view (an output of a free operator) reads what that is a view of.
+    """
+    before: dict[Op, set[Op]] = {op: set() for op in ops}
+    maker = {t: op for op in ops for t in op.outputs}
+    for op in ops:
+        before[op] |= {maker[t] for t in op.inputs if t in maker}
+    for number, writers in writes.items():
+        readers = reads.get(number, set()) - set(free)
+        for writer in writers - set(free):
+            before[writer] |= readers - {writer}
+    result: list[Op] = []
+    waiting = dict.fromkeys(ops)
+    while waiting:
+        ready = next((op for op in waiting if not any(b in waiting for b in before[op])), None)
+        if ready is None:
+            return None
+        result.append(ready)
+        del waiting[ready]
+    return result
 
 
 def can_share(op: Op) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from openneutron.compiler.microcode import format as mc
-from openneutron.target import Target
+from openneutron.targets.chip import Target
 
 
 class Bound(Enum):
@@ -73,10 +73,17 @@ def cost_of(call: mc.KernelCall, target: Target) -> Cost:
         return Cost(0, 0, 0, Bound.OVERHEAD)  # by itself; with its stages, see `cascade_cost`
     work, moved = call.work(_Pipes(target)), call.moved()
     compute = int(work.passes + work.tiles * model.drain_cycles + work.instructions * model.island_cycles)
-    memory = int(moved / model.sram_bytes_per_cycle)
+    memory = int((moved + _slower(call.constants(), target)) / model.sram_bytes_per_cycle)
     longer = max(compute, memory)
     bound = Bound.OVERHEAD if longer < model.call_cycles else Bound.MAC if compute >= memory else Bound.SRAM
     return Cost(work.macs, moved, model.call_cycles + longer, bound)
+
+
+def _slower(constants: int, target: Target) -> int:
+    """By how many bytes of SRAM's rate constants take longer, where the NPU reads them from slower flash."""
+    rate = target.cost.flash_bytes_per_second / target.frequency_hz
+    slower = target.reads_flash and rate < target.cost.sram_bytes_per_cycle
+    return round(constants * (target.cost.sram_bytes_per_cycle / rate - 1)) if slower else 0
 
 
 def costs_of(calls: Sequence[mc.KernelCall], target: Target) -> list[Cost]:
@@ -175,6 +182,7 @@ def row_work(call: mc.KernelCall, rows: int, target: Target) -> RowWork:
     work, constants = call.work(_Pipes(target)), call.constants()
     compute = (work.passes + work.tiles * model.drain_cycles) / rows
     moved = (call.moved() - constants) / rows
+    constants += _slower(constants, target)
     start = model.step_cycles + int(2 * call.carried() / model.sram_bytes_per_cycle)  # read and written again
     return RowWork(compute, moved, constants, model.sram_bytes_per_cycle, start, model.call_cycles)
 

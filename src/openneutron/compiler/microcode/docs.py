@@ -19,7 +19,7 @@ A microcode is what the open converter makes of a LiteRT graph and what OpenNeut
 host and on a microcontroller. It is not for NXP's runtime, which refuses its magic. All words are little
 endian:
 
-    Header | Descriptor x (inputs + outputs) | Call, Call, ... | zeros to a multiple of 16
+    Header | Descriptor x (inputs + outputs) | State x states | Call, Call, ... | zeros to a multiple of 16
 
 A call is one word, `kernel | size << 16` (the size in bytes, this word included), and the parameters of that
 kernel. The stages of a CASCADE and the body of a LOOP are the calls behind it, and are counted like all
@@ -69,6 +69,7 @@ def docs_text() -> str:
     for cls in (
         mc.Header,
         mc.Descriptor,
+        mc.State,
         mc.Ref,
         mc.View,
         mc.Window,

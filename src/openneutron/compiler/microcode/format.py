@@ -2,7 +2,7 @@
 
 A microcode is a header, the descriptors of its inputs and outputs, and a list of kernel calls, little endian:
 
-    Header (160 bytes) | Descriptor x (inputs + outputs) | Call, Call, ...
+    Header (160 bytes) | Descriptor x (inputs + outputs) | State x states | Call, Call, ...
 
 A call is one word `kernel | size << 16` (the size of the record in bytes, this word included) and the
 parameters of that kernel (`kernels`). A cascade's stages are the calls behind it, and so is a loop's body.
@@ -44,13 +44,17 @@ from openneutron.compiler.microcode.records import (
     unpack,
 )
 from openneutron.diagnostics import fail
+from openneutron.targets.chip import INVENTED
+from openneutron.targets.table import TARGETS
 
 MAGIC = 0x314E_4E4F  # "ONN1"
 FORMAT_VERSION = 2
 ALIGNMENT = 16
 
-# The id in a microcode of each target in openneutron.target.TARGETS; never reused.
-TARGET_IDS = {"imxrt700": 1}
+# The number in a microcode of every target; a chip that a user made up has one that no firmware runs.
+TARGET_IDS = {target.name: target.number for target in TARGETS.values()}
+INVENTED_NAME = "invented"
+TARGET_NAMES = {number: name for name, number in TARGET_IDS.items()} | {INVENTED: INVENTED_NAME}
 
 
 class DType(IntEnum):
@@ -80,6 +84,28 @@ class Descriptor:
 
 
 @dataclass(frozen=True)
+class State:
+    """A tensor that survives from run to run: dense, `bytes` long, at `offset` in the STATE region.
+
+    It starts from the bytes at `initial` - 1 in the weights, or with `initial` 0 from `fill` in every byte.
+    """
+
+    dtype: U32
+    rank: U32
+    bytes: U32
+    offset: U32
+    dims: Dims8 = (0,) * 8
+    initial: U32 = 0
+    fill: U32 = 0
+    name: Name32 = b""
+
+    @property
+    def label(self) -> str:
+        """Its name, with `?` for what no name has."""
+        return plain_name(self.name)
+
+
+@dataclass(frozen=True)
 class Header:
     """The first 160 bytes. Words 6, 7, 9, 10, 11 and 12 are where NXP's runtime looks for the same sizes."""
 
@@ -101,15 +127,20 @@ class Header:
     weights_crc: U32 = 0
     required_kernels: U32x4 = (0,) * 4
     channels: U32 = 0  # prefetch channels used: 0 .. channels - 1
-    reserved: Annotated[tuple[int, ...], Word("uint32_t", "I", 11)] = (0,) * 11
+    states: U32 = 0
+    state_bytes: U32 = 0  # of the STATE region: all that survives from run to run
+    reserved: Annotated[tuple[int, ...], Word("uint32_t", "I", 9)] = (0,) * 9
     converter: Name32 = b""
 
     @property
     def name(self) -> str:
         """The converter's name, with `?` for what no name has: it goes into C comments and onto terminals."""
-        return re.sub(
-            r"[^\w .+-]", "?", self.converter.rstrip(b"\0").decode("ascii", "replace"), flags=re.ASCII
-        )
+        return plain_name(self.converter)
+
+
+def plain_name(raw: bytes) -> str:
+    """A name in a microcode, with `?` for what no name has."""
+    return re.sub(r"[^\w .+-]", "?", raw.rstrip(b"\0").decode("ascii", "replace"), flags=re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -126,6 +157,8 @@ class Program:
     converter: str = "openneutron"
     converter_version: tuple[int, int, int] = (0, 0, 0)
     weights_crc: int = 0
+    states: tuple[State, ...] = ()
+    state_bytes: int = 0
     header: Header | None = field(default=None, compare=False)
 
     @property
@@ -140,7 +173,7 @@ KernelCall = Params
 
 def encode(program: Program) -> bytes:
     """The microcode of a program; the same program gives the same bytes."""
-    body = b"".join(map(pack, (*program.inputs, *program.outputs)))
+    body = b"".join(map(pack, (*program.inputs, *program.outputs, *program.states)))
     calls_offset = format_of(Header).size + len(body)
     for call in program.calls:
         params = pack(call)
@@ -151,7 +184,7 @@ def encode(program: Program) -> bytes:
     major, minor, patch = program.converter_version
     header = Header(
         converter_version=major << 16 | minor << 8 | patch,
-        target=TARGET_IDS[program.target],
+        target=TARGET_IDS.get(program.target, INVENTED),
         header_bytes=format_of(Header).size,
         microcode_bytes=format_of(Header).size + len(body),
         weights_bytes=program.weights_bytes,
@@ -164,6 +197,8 @@ def encode(program: Program) -> bytes:
         weights_crc=program.weights_crc,
         required_kernels=tuple(bits >> 32 * i & 0xFFFF_FFFF for i in range(4)),
         channels=max(channels, default=0),
+        states=len(program.states),
+        state_bytes=program.state_bytes,
         converter=program.converter.encode()[:31],
     )
     return with_checksum(pack(header) + body)
@@ -206,6 +241,10 @@ def _decode_body(raw: bytes, header: Header) -> Program:
     for _ in range(header.inputs + header.outputs):
         descriptors.append(unpack(Descriptor, raw, at))
         at += format_of(Descriptor).size
+    states = []
+    for _ in range(header.states):
+        states.append(unpack(State, raw, at))
+        at += format_of(State).size
     calls: list[Params] = []
     at = header.calls_offset
     for _ in range(header.calls):
@@ -218,7 +257,6 @@ def _decode_body(raw: bytes, header: Header) -> Program:
         calls.append(unpack(cls, raw, at + 4, more))
         at += size
     version = header.converter_version
-    targets = {number: name for name, number in TARGET_IDS.items()}
     return Program(
         calls=tuple(calls),
         inputs=tuple(descriptors[: header.inputs]),
@@ -226,10 +264,12 @@ def _decode_body(raw: bytes, header: Header) -> Program:
         weights_bytes=header.weights_bytes,
         scratch_bytes=header.scratch_bytes,
         prefetch_bytes=header.prefetch_bytes,
-        target=targets[header.target],
+        target=TARGET_NAMES[header.target],
         converter=header.name,
         converter_version=(version >> 16, version >> 8 & 255, version & 255),
         weights_crc=header.weights_crc,
+        states=tuple(states),
+        state_bytes=header.state_bytes,
         header=header,
     )
 
@@ -241,13 +281,19 @@ def disassemble(program: Program) -> list[str]:
         f"; OpenNeutron microcode, format {FORMAT_VERSION}, target {program.target}, "
         f"{program.converter} {major}.{minor}.{patch}",
         f"; bytes: weights {program.weights_bytes}, scratch {program.scratch_bytes}, "
-        f"prefetch {program.prefetch_bytes}",
+        f"prefetch {program.prefetch_bytes}" + (f", state {program.state_bytes}" if program.states else ""),
     ]
     for name, items in (("input", program.inputs), ("output", program.outputs)):
         for i, d in enumerate(items):
             shape = list(d.dims[: d.rank])
             where = f" in scratch at {d.place - 1}" if d.place else ""
             lines.append(f"; {name}{i}: {DType(d.dtype).name.lower()}{shape} {d.bytes} bytes{where}")
+    for i, state in enumerate(program.states):
+        start = f"weights+{state.initial - 1}" if state.initial else f"byte {state.fill}"
+        lines.append(
+            f"; state{i}: {state.label} {DType(state.dtype).name.lower()}{list(state.dims[: state.rank])} "
+            f"{state.bytes} bytes at state+{state.offset}, starts from {start}"
+        )
     stages = 0  # of the last cascade or loop, still to come
     for i, call in enumerate(program.calls):
         text = " ".join(_operand(call, name) for name, _ in layout(type(call)))

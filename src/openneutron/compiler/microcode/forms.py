@@ -41,6 +41,7 @@ class Region(IntEnum):
     SCRATCH = 2
     WEIGHTS = 3
     PREFETCH = 4
+    STATE = 5  # what the program remembers from run to run
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
@@ -50,49 +51,69 @@ def _limit_names(cls: type) -> dict[str, int]:
     return {f"NEUTRON_{prefix}_{limit.name}": limit.most for limit in mc.limits_of(cls)}
 
 
-def _conditions(cls: type) -> Iterator[str]:
-    """What the fields of a layout must be, as C expressions of `p`."""
-    ranges = mc.ranges_of(cls)
+Check = tuple[int, int, tuple[int, ...]]
+"""The least and the most that words of a record may be, each or their product, and which words, by number."""
+
+
+def _places(cls: type, path: str = "", at: int = 0) -> Iterator[tuple[str, tuple[int, ...], mc.Range | None]]:
+    """The path, the numbers and the range of each word of a record."""
+    for field, word in mc.layout(cls):
+        if isinstance(word, mc.Word):
+            count, allowed = word.count or 1, mc.ranges_of(cls).get(field)
+            assert allowed is None or (mc.word_bytes(word), at % 4) == (4, 0), f"{path}{field} is no word"
+            yield path + field, tuple(at // 4 + i for i in range(count)), allowed
+            at += mc.word_bytes(word) * count
+        else:
+            yield from _places(word, f"{path}{field}.", at)
+            at += mc.format_of(word).size
+
+
+def _limits(cls: type, path: str = "") -> Iterator[tuple[int, list[str]]]:
+    """The limits on products, those of parts first: they bound the factors of the others."""
     for field, word in mc.layout(cls):
         if not isinstance(word, mc.Word):
-            if _has_range(word):
-                yield f"{struct_name(word)}_in_range(&p->{field})"
-        elif field in ranges:
-            for index in range(word.count) if word.count else (None,):
-                yield from _within(
-                    f"p->{field}" + ("" if index is None else f"[{index}]"), word, ranges[field]
-                )
-    for name, limit in zip(_limit_names(cls), mc.limits_of(cls), strict=True):
-        yield f"(uint64_t){' * '.join('p->' + path for path in limit.fields)} <= {name}"
+            yield from _limits(word, f"{path}{field}.")
+    yield from ((limit.most, [path + field for field in limit.fields]) for limit in mc.limits_of(cls))
 
 
-def _within(value: str, word: mc.Word, allowed: mc.Range) -> Iterator[str]:
-    unsigned = word.c_type.startswith("uint")
-    least, most = (0, 0xFFFFFFFF) if unsigned else (-(1 << 31), (1 << 31) - 1)
-    for bound, sign, end in ((allowed.low, ">=", least), (allowed.high, "<=", most)):
-        if bound != end:
-            yield f"{value} {sign} {bound}{'u' if unsigned else ''}"
+def _checks(cls: type) -> tuple[list[Check], list[Check]]:
+    """What single words of a record must be, all of one range together, and then products."""
+    places = list(_places(cls))
+    ranges: dict[mc.Range, tuple[int, ...]] = {}
+    for _, words, allowed in places:
+        if allowed is not None:
+            ranges[allowed] = (*ranges.get(allowed, ()), *words)
+    number = {path: words[0] for path, words, _ in places}
+    products = [(0, most, tuple(number[path] for path in paths)) for most, paths in _limits(cls)]
+    return [(int(r.low), int(r.high), words) for r, words in ranges.items()], products
 
 
-def _has_range(cls: type) -> bool:
-    parts = (word for _, word in mc.layout(cls) if not isinstance(word, mc.Word))
-    return bool(mc.ranges_of(cls) or mc.limits_of(cls) or any(map(_has_range, parts)))
+def _range_tables() -> Iterator[str]:
+    """The ranges that there are, and for each kernel which of its words are in which of them."""
+    checks = {cls: _checks(cls) for cls in mc.PARAMS.values()}
+    every = [check[:2] for found in checks.values() for check in (*found[0], *found[1])]
+    ranges = list(dict.fromkeys(every))
+    yield "/* What words of records may be: the least, and how much more at most. */"
+    yield from _list("NEUTRON_RANGES", [f"{{{low & 0xFFFFFFFF}u, {high - low}u}}" for low, high in ranges])
+    yield "/* Per record, for `neutron_in_range`: how many words, which range, the words; 0 is the end. */"
+    yield "#define NEUTRON_PRODUCT 0x80u /* with the range: the product of the words is in it */"
+    for cls, (singles, products) in checks.items():
+        rows = [(words, ranges.index((low, high))) for low, high, words in singles]
+        rows += [(words, 0x80 | ranges.index((low, high))) for low, high, words in products]
+        texts = [", ".join(map(str, bytes((len(words), number, *words)))) for words, number in rows]
+        yield from _list(f"{struct_name(cls)}_RANGES", [*texts, "0"])
 
 
-def _in_range(cls: type) -> Iterator[str]:
-    """The limits of a record, and the function that checks them, which every kernel has."""
+def _list(name: str, items: Sequence[str]) -> Iterator[str]:
+    """A macro with items for an array, in lines that are not too long."""
+    lines = textwrap.wrap(f"#define {name} " + ", ".join(items), 100, subsequent_indent="    ")
+    yield from (line + " \\" for line in lines[:-1])
+    yield from (lines[-1], "")
+
+
+def _limit_defines(cls: type) -> Iterator[str]:
     for name, value in _limit_names(cls).items():
         yield f"#define {name} {value}u"
-    conditions = list(_conditions(cls))
-    if not conditions and cls not in mc.PARAMS.values():
-        return
-    yield f"static inline int {struct_name(cls)}_in_range(const {struct_name(cls)} *p) {{"
-    if conditions:
-        yield "    return " + " &&\n           ".join(conditions) + ";"
-    else:
-        yield "    return p != 0;"
-    yield "}"
-    yield ""
 
 
 def _enum(name: str, prefix: str, members: Sequence[tuple[str, int]], doc: str) -> Iterator[str]:
@@ -101,6 +122,19 @@ def _enum(name: str, prefix: str, members: Sequence[tuple[str, int]], doc: str) 
     for member, value in members:
         yield f"    {prefix}{member} = {value},"
     yield f"}} {name};"
+    yield ""
+
+
+def _targets() -> Iterator[str]:
+    """The numbers of the chips, and which of them a runtime takes: one, or on a host all."""
+    known = {name.upper(): number for number, name in mc.TARGET_NAMES.items()}
+    yield from (f"#define NEUTRON_TARGET_{name} {number}u" for name, number in known.items())
+    yield "#ifdef NEUTRON_TARGET /* firmware is built for one chip */"
+    yield "#define NEUTRON_TAKES_TARGET(number) ((number) == NEUTRON_TARGET)"
+    yield "#else"
+    takes = " || \\\n     ".join(f"(number) == NEUTRON_TARGET_{name}" for name in known)
+    yield f"#define NEUTRON_TAKES_TARGET(number) \\\n    ({takes})"
+    yield "#endif"
     yield ""
 
 
@@ -130,7 +164,7 @@ def header_text() -> str:
         f"#define NEUTRON_ISLAND_ELEMENTS {mc.ISLAND_ELEMENTS}u",
         "",
     ]
-    lines += [f"#define NEUTRON_TARGET_{n.upper()} {i}u" for n, i in mc.TARGET_IDS.items()] + [""]
+    lines += _targets()
     kinds = [(k.name, int(k)) for k in mc.Kernel]
     lines += ["#ifndef NEUTRON_KERNEL_SELECTION /* a kernel-selection file has its own, of what it names */"]
     lines += _enum("NeutronKernelKind", "NEUTRON_KERNEL_", kinds, "Positions in the kernel table.")
@@ -144,10 +178,11 @@ def header_text() -> str:
         doc = (enum.__doc__ or "").strip().splitlines()[0]
         lines += _enum(f"Neutron{enum.__name__}", f"NEUTRON_{prefix}_", members, doc)
     parts = (mc.Ref, mc.View, mc.Window, mc.Broadcast, mc.Step, mc.Move, mc.Operand, mc.Instruction)
-    shared = (*parts, mc.Descriptor, mc.Header, *mc.FORM_LAYOUTS)
+    shared = (*parts, mc.Descriptor, mc.State, mc.Header, *mc.FORM_LAYOUTS)
     for cls in (*shared, *(mc.PARAMS[k] for k in mc.Kernel)):
         lines += _struct(cls)
-        lines += _in_range(cls)
+        lines += _limit_defines(cls)
+    lines += _range_tables()
     lines += [
         "/* Per kernel: X(KIND, function, parameter struct, form). */",
         "#define NEUTRON_FOR_EACH_KERNEL(X) \\",

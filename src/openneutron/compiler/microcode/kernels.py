@@ -104,6 +104,7 @@ class Kernel(IntEnum):
     FULLY_CONNECTED_ROWS = 31
     WEAVE = 32
     TABLE_RUNS = 33
+    STORE = 34
 
 
 # --- kernels that move data -----------------------------------------------------------------------
@@ -231,6 +232,32 @@ class Lookup(Params):
 
     def written(self) -> int:
         return self.outer * self.count * self.run
+
+
+@dataclass(frozen=True)
+class Store(Params):
+    """Write runs where indices say at run time: out[outer][indices[i] + j] = in[outer][i * length + j].
+
+    What is in between stays as it is: the output is a state, or a copy of one. `indices` are int32 or int64,
+    as `index_bytes` says; one outside [0, axis - length] ends the run with an error, and nothing is written.
+    """
+
+    kernel = Kernel.STORE
+    input: Ref
+    indices: Ref
+    output: Ref
+    outer: Dim
+    axis: Dim
+    count: Dim
+    length: Dim
+    run: Dim
+    index_bytes: U32
+
+    def moved(self) -> int:
+        return self.count * (2 * self.outer * self.length * self.run + self.index_bytes)
+
+    def written(self) -> int:
+        return self.outer * self.axis * self.run
 
 
 _WINDOW_VALUES = ("window.kernel_h", "window.kernel_w", "window.in_c")

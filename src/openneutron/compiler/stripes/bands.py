@@ -18,10 +18,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from openneutron.compiler.memory.place import ALIGNMENT, aligned
-from openneutron.compiler.memory.storage import Buffer, Home
-from openneutron.compiler.microcode.cost import RowWork, steps_cycles
-from openneutron.compiler.stripes.cascade import (
+from openneutron.compiler.memory.cascade import (
     Band,
     CascadePlan,
     Columns,
@@ -32,7 +29,10 @@ from openneutron.compiler.stripes.cascade import (
     rolls_from,
     starts_own_buffer,
 )
-from openneutron.compiler.stripes.stripes import Stage
+from openneutron.compiler.memory.place import ALIGNMENT, aligned
+from openneutron.compiler.memory.storage import Buffer, Home
+from openneutron.compiler.microcode.cost import RowWork, steps_cycles
+from openneutron.compiler.select.by_rows import Stage
 from openneutron.litert.ir import Tensor
 
 TILES = (1, 2, 3, 4, 5, 6, 8)

@@ -24,7 +24,7 @@ from openneutron.compiler.stripes.bands import CutRun
 from openneutron.compiler.stripes.timeline import Segment, StepTimeline
 from openneutron.litert.ir import Op
 from openneutron.options import CompileOptions
-from openneutron.target import Target
+from openneutron.targets.chip import Target
 
 TRIALS = 6  # ways that are placed before the best is taken
 PEAKS = 3  # how often the runs that need most are cut into bands

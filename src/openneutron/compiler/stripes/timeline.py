@@ -7,16 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from openneutron.compiler.emit.emit import Sketch
-from openneutron.compiler.memory.place import Apart, aligned, sane
-from openneutron.compiler.memory.schedule import (
-    MemoryPlan,
-    Schedule,
-    lives_of,
-)
-from openneutron.compiler.memory.storage import Buffer, Storage
-from openneutron.compiler.microcode.cost import steps_cycles
-from openneutron.compiler.stripes.bands import Cut, CutRun, can_cut
-from openneutron.compiler.stripes.cascade import (
+from openneutron.compiler.memory.cascade import (
     MOST_STAGES,
     MOST_STEPS,
     CascadePlan,
@@ -30,8 +21,17 @@ from openneutron.compiler.stripes.cascade import (
     starts_own_buffer,
     together,
 )
-from openneutron.compiler.stripes.maps import RowMaps
-from openneutron.compiler.stripes.stripes import Stage
+from openneutron.compiler.memory.place import Apart, aligned, sane
+from openneutron.compiler.memory.row_maps import RowMaps
+from openneutron.compiler.memory.schedule import (
+    MemoryPlan,
+    Schedule,
+    lives_of,
+)
+from openneutron.compiler.memory.storage import Buffer, Home, Storage
+from openneutron.compiler.microcode.cost import steps_cycles
+from openneutron.compiler.select.by_rows import Stage
+from openneutron.compiler.stripes.bands import Cut, CutRun, can_cut
 from openneutron.litert.ir import Op, Tensor
 
 # How many stripes may be cut; of 4/3 and 3/2, the last is a shorter one.
@@ -61,10 +61,7 @@ class StepTimeline:
     def __init__(self, schedule: Schedule, sketches: Mapping[Op, Sketch], streamed: bool):
         self.schedule = schedule
         self.storage: Storage = schedule.storage
-        self.stages = [
-            sketches[op].opening if self.storage.is_given(op.inputs[0]) else sketches[op].stage
-            for op in schedule.steps
-        ]
+        self.stages = [self._stage(op, sketches[op]) for op in schedule.steps]
         # Streamed constants are in SRAM while their step runs, and those of all stages of a cascade together.
         self.constants = [sketches[op].constants if streamed else 0 for op in schedule.steps]
         self.lives = lives_of(self.storage, [(op,) for op in schedule.steps])
@@ -77,6 +74,12 @@ class StepTimeline:
                 self.ending[last].append(buffer)
         # A streamed operator may be cut into parts, of which each reads all of its input.
         self.trailing = {} if streamed else dict(self._trailing(sketches))
+
+    def _stage(self, op: Op, sketch: Sketch) -> Stage | None:
+        """A step as a stage; not one that writes a state, which another stage may still read."""
+        if self.storage.places[op.outputs[0]].buffer.home is Home.STATE:
+            return None
+        return sketch.opening if self.storage.is_given(op.inputs[0]) else sketch.stage
 
     def _trailing(self, sketches: Mapping[Op, Sketch]) -> Iterator[tuple[int, Overlap]]:
         """Steps whose last results may lie over their input, as it dies with them."""

@@ -19,7 +19,7 @@ def strip_border_transposes(graph: Graph) -> tuple[Graph, list[bool], list[bool]
     new: dict[Tensor, Tensor] = {}
     dropped: set[Op] = set()
     inputs_last, outputs_last = [], []
-    for t in graph.inputs:
+    for t in graph.given:
         readers = consumers.get(t, [])
         strip = bool(readers) and t not in outputs
         strip = strip and all(_converts(op, to_last(4)) and op.output not in outputs for op in readers)
@@ -28,7 +28,7 @@ def strip_border_transposes(graph: Graph) -> tuple[Graph, list[bool], list[bool]
             new[t] = replace(t, shape=readers[0].output.shape)
             new.update({op.output: new[t] for op in readers})
             dropped.update(readers)
-    for t in graph.outputs:
+    for t in graph.returned:
         op = producers.get(t)
         strip = op is not None and _converts(op, to_first(4)) and not consumers.get(t)
         if op is not None and strip:
@@ -48,7 +48,7 @@ def strip_border_transposes(graph: Graph) -> tuple[Graph, list[bool], list[bool]
         for op in graph.ops
         if op not in dropped
     ]
-    stripped = Graph(moved(graph.inputs), moved(graph.outputs), ops, graph.name)
+    stripped = Graph(moved(graph.inputs), moved(graph.outputs), ops, graph.name, graph.states)
     return stripped.verify(), inputs_last, outputs_last
 
 

@@ -10,8 +10,10 @@ from openneutron.litert.build import Builder
 from openneutron.litert.ir import Builtin, Op, Quant, Tensor, Trait
 from openneutron.litert.reference import run_reference
 from openneutron.litert.rewriter import Rewriter
+from openneutron.litert.rules import ANY, rule
 
 
+@rule(ANY)
 def remove_dead_op(g: Rewriter, op: Op) -> bool:
     """An op whose results nobody reads goes."""
     if any(g.readers(t) or g.is_output(t) for t in op.outputs):
@@ -20,6 +22,7 @@ def remove_dead_op(g: Rewriter, op: Op) -> bool:
     return True
 
 
+@rule((Builtin.SLICE, Builtin.STRIDED_SLICE))
 def drop_whole_slice(g: Rewriter, op: Op) -> bool:
     """A SLICE or STRIDED_SLICE that takes everything, in order, goes."""
     if op.kind is Builtin.STRIDED_SLICE:
@@ -27,70 +30,69 @@ def drop_whole_slice(g: Rewriter, op: Op) -> bool:
         masks = ("ellipsisMask", "newAxisMask", "shrinkAxisMask")
         if not strides.is_const or np.any(strides.array != 1) or any(op.options.get(m) for m in masks):
             return False
-    elif op.kind is not Builtin.SLICE:
-        return False
     return _bypass_if_alike(g, op)
 
 
+@rule(Trait.PADS)
 def drop_empty_pad(g: Rewriter, op: Op) -> bool:
     """A PAD, PADV2 or MIRROR_PAD that adds nothing goes."""
-    return op.kind.has(Trait.PADS) and _bypass_if_alike(g, op)
+    return _bypass_if_alike(g, op)
 
 
+@rule((Builtin.TILE, Builtin.BROADCAST_TO))
 def drop_single_tile(g: Rewriter, op: Op) -> bool:
     """A TILE or BROADCAST_TO that repeats nothing goes."""
-    return op.kind in (Builtin.TILE, Builtin.BROADCAST_TO) and _bypass_if_alike(g, op)
+    return _bypass_if_alike(g, op)
 
 
+@rule(Builtin.CONCATENATION)
 def drop_single_concatenation(g: Rewriter, op: Op) -> bool:
     """A CONCATENATION of one tensor goes."""
-    single = op.kind is Builtin.CONCATENATION and len(op.inputs) == 1
-    return single and not op.options.get("fusedActivationFunction") and _bypass_if_alike(g, op)
+    clamps = op.options.get("fusedActivationFunction")
+    return len(op.inputs) == 1 and not clamps and _bypass_if_alike(g, op)
 
 
+@rule(Builtin.QUANTIZE)
 def drop_same_quantize(g: Rewriter, op: Op) -> bool:
     """A QUANTIZE to the parameters that are there already goes."""
-    return op.kind is Builtin.QUANTIZE and _bypass_if_alike(g, op)
+    return _bypass_if_alike(g, op)
 
 
-def drop_quantize_of_dequantize(g: Rewriter, op: Op) -> bool:
+@rule(Builtin.DEQUANTIZE, Builtin.QUANTIZE)
+def drop_quantize_of_dequantize(g: Rewriter, before: Op, op: Op) -> bool:
     """DEQUANTIZE, then QUANTIZE to the same parameters: both go.
 
     Exact: n * scale / scale is within two roundings of the integer n, whose magnitude is at most 255.
     """
-    before = g.maker(op.operand(0), Builtin.DEQUANTIZE) if op.kind is Builtin.QUANTIZE else None
-    if before is None or op.output.dtype != "int8" or not _alike(before.operand(0), op.output):
-        return False
-    return g.bypass(op, before.operand(0))
+    source = before.operand(0)
+    return op.output.dtype == "int8" and source.is_like(op.output) and g.bypass(op, source)
 
 
+_BOUNDS = {
+    Builtin.RELU: (0.0, float("inf")),
+    Builtin.RELU6: (0.0, 6.0),
+    Builtin.RELU_0_TO_1: (0.0, 1.0),
+    Builtin.RELU_N1_TO_1: (-1.0, 1.0),
+}
+
+
+@rule(tuple(_BOUNDS))
 def drop_idle_activation(g: Rewriter, op: Op) -> bool:
     """A clamp whose bounds lie outside what its int8 operand can be goes.
 
     Reaching 256 steps above the zero point and not merely 255 keeps clear of how the bound is rounded.
     """
-    bounds = {
-        Builtin.RELU: (0.0, float("inf")),
-        Builtin.RELU6: (0.0, 6.0),
-        Builtin.RELU_0_TO_1: (0.0, 1.0),
-        Builtin.RELU_N1_TO_1: (-1.0, 1.0),
-    }
-    if op.kind not in bounds or op.output.dtype != "int8" or op.output.quant is None:
+    if op.output.dtype != "int8" or op.output.quant is None:
         return False
-    low, high = bounds[op.kind]
+    low, high = _BOUNDS[op.kind]
     scale, zero = op.output.quant.scale[0], op.output.quant.zero_point[0]
     below = zero == -128 if low == 0 else zero + low / scale <= -129
     return below and zero + high / scale >= 128 and _bypass_if_alike(g, op)
 
 
-MOVES_NOTHING = (drop_whole_slice, drop_empty_pad, drop_single_tile, drop_single_concatenation)
-
-
-def merge_requantize(g: Rewriter, op: Op) -> bool:
+@rule(Builtin.QUANTIZE, Builtin.QUANTIZE)
+def merge_requantize(g: Rewriter, before: Op, op: Op) -> bool:
     """QUANTIZE of a QUANTIZE becomes one where the oracle gives the same for all 256 values."""
-    before = g.maker(op.operand(0), Builtin.QUANTIZE) if op.kind is Builtin.QUANTIZE else None
-    if before is None:
-        return False
     source, between, target = before.operand(0), op.operand(0), op.output
     if not all(t.dtype == "int8" and t.quant is not None for t in (source, between, target)):
         return False
@@ -113,6 +115,7 @@ def _requantizes_alike(source: Quant, between: Quant, target: Quant) -> bool:
     return bool(np.array_equal(results[0], results[1]))
 
 
+@rule(ANY)
 def dedupe_constants(g: Rewriter, op: Op) -> bool:
     """Constants with the same type, quantization and bytes become one."""
     inputs = [t if t is None or t.data is None else _first_like(g, t) for t in op.inputs]
@@ -127,6 +130,7 @@ def _first_like(g: Rewriter, t: Tensor) -> Tensor:
     return g.constants.setdefault(key, t)
 
 
+@rule(ANY)
 def merge_common_ops(g: Rewriter, op: Op) -> bool:
     """Of ops that compute the same from the same, the first stays."""
     inputs = [t for t in op.inputs if t is not None]
@@ -150,14 +154,9 @@ def _computes_same(a: Op, b: Op) -> bool:
     same_inputs = len(a.inputs) == len(b.inputs) and all(
         s is t for s, t in zip(a.inputs, b.inputs, strict=True)
     )
-    return same_inputs and a.kind is b.kind and a.options == b.options and len(a.outputs) == 1 and _alike(
-        a.output, b.output
-    )  # fmt: skip
-
-
-def _alike(a: Tensor, b: Tensor) -> bool:
-    return (a.shape, a.dtype, a.quant) == (b.shape, b.dtype, b.quant)
+    same = same_inputs and a.kind is b.kind and a.options == b.options
+    return same and len(a.outputs) == 1 and a.output.is_like(b.output)
 
 
 def _bypass_if_alike(g: Rewriter, op: Op) -> bool:
-    return _alike(op.operand(0), op.output) and g.bypass(op, op.operand(0))
+    return op.operand(0).is_like(op.output) and g.bypass(op, op.operand(0))

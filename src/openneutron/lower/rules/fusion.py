@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from openneutron.litert.ir import Activation, Builtin, Op, Padding, Tensor, Trait, kinds
+from openneutron.litert.ir import Activation, Builtin, Op, Padding, Tensor, Trait
 from openneutron.litert.rewriter import Rewriter
+from openneutron.litert.rules import rule
 
 _FUSED = {
     Builtin.RELU: Activation.RELU,
@@ -12,34 +13,33 @@ _FUSED = {
 }
 
 
-def fuse_activation(g: Rewriter, op: Op) -> bool:
+@rule(Trait.CLAMPS, tuple(_FUSED))
+def fuse_activation(g: Rewriter, before: Op, op: Op) -> bool:
     """A clamp after an op that can clamp its result, when both have the same quantization.
 
     With equal parameters the clamp on its own rescales by exactly 1, so clamping at once gives the same bits.
     """
-    if op.kind not in _FUSED:
-        return False
     between = op.operand(0)
-    before = g.maker(between, *kinds(Trait.CLAMPS))
-    if before is None or before.options.get("fusedActivationFunction") or not g.only_for(between, op):
-        return False
     if (between.dtype, between.quant) != (op.output.dtype, op.output.quant):
         return False
-    options = {**before.options, "fusedActivationFunction": int(_FUSED[op.kind])}
+    return clamp_in(g, before, op, _FUSED[op.kind])
+
+
+def clamp_in(g: Rewriter, before: Op, op: Op, activation: Activation) -> bool:
+    """Let `before` do the clamp that `op` is; False if it has one already, or others read its result."""
+    if before.options.get("fusedActivationFunction") or not g.only_for(op.operand(0), op):
+        return False
+    options = {**before.options, "fusedActivationFunction": int(activation)}
     g.remove(op)
     g.update(before, output=op.output, options=options, merged=[before, op])
     return True
 
 
-def fold_pad(g: Rewriter, op: Op) -> bool:
+@rule((Builtin.PAD, Builtin.PADV2), (Builtin.CONV_2D, Builtin.DEPTHWISE_CONV_2D))
+def fold_pad(g: Rewriter, pad: Op, op: Op) -> bool:
     """A PAD with zeros before a convolution without padding, where SAME padding is just that."""
-    if (
-        op.kind not in (Builtin.CONV_2D, Builtin.DEPTHWISE_CONV_2D)
-        or op.options.get("padding") != Padding.VALID
-    ):
-        return False
-    pad = g.maker(op.operand(0), Builtin.PAD, Builtin.PADV2)
-    if pad is None or not pad.operand(1).is_const or not _pads_with_zero(pad):
+    valid = op.options.get("padding") == Padding.VALID
+    if not valid or not pad.operand(1).is_const or not _pads_with_zero(pad):
         return False
     source, rows = pad.operand(0), pad.operand(1).array.tolist()
     weights = op.operand(1)

@@ -12,17 +12,12 @@ _FOLDER = Path(__file__).resolve().parent
 
 
 def weights_path(name: str) -> Path:
-    """Where the weights of a zoo model (by its principal name) are, if there are any."""
-    return _FOLDER / f"{name}_digits.npz"
-
-
-def has_weights(name: str) -> bool:
-    """Whether the zoo model of that name ships with trained weights."""
-    return weights_path(name).exists()
+    """Where weights of this name, a model's and its data's (`dscnn_digits`), are, if there are any."""
+    return _FOLDER / f"{name}.npz"
 
 
 def load_weights(module: torch.nn.Module, name: str) -> None:
-    """Put the trained weights of a zoo model into a module of its class."""
+    """Put trained weights into a module of the class that they were trained in."""
     import numpy as np
     import torch
 

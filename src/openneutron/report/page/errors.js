@@ -161,12 +161,16 @@ function quantizing(accuracy) {
   ];
   if (accuracy.warning) parts.push(el('p', { class: 'bad', text: sentence(accuracy.warning) }));
   const kept = accuracy.kept_float;
-  if (kept?.layers.length)
+  if (kept?.layers.length) {
+    const why = kept.asked ? '' : ' An output was below 20 dB without; --keep-float-budget 0 forbids it.';
+    const more = kept.cycles_after / Math.max(1, kept.cycles_before) - 1;
+    const gain = `${decibels(kept.before_db)} became ${decibels(kept.after_db)}`;
     parts.push(
       el('p', {
-        text: `Kept float: ${kept.layers.join(', ')}. ${decibels(kept.before_db)} became ${decibels(kept.after_db)}.`,
+        text: `Kept float: ${kept.layers.join(', ')}. ${gain} for ${percent(more)} more cycles.${why}`,
       }),
     );
+  }
   const head = ['method', 'before', 'after', 'what it did'];
   if ((accuracy.methods || []).length)
     parts.push(

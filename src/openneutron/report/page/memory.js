@@ -3,6 +3,7 @@
 const REGION = {
   scratch: { title: 'Scratch', height: 330 },
   prefetch: { title: 'Prefetched weights', height: 170 },
+  state: { title: 'State, which survives between runs', height: 170 },
 };
 const ROOM = { top: 14, bottom: 28 };
 
@@ -68,7 +69,7 @@ function drawMemory() {
 
 function memoryChart(area, region) {
   const buffers = BUFFERS.filter((buffer) => buffer.partition === area.partition && buffer.region === region);
-  const size = region === 'scratch' ? area.scratch_bytes : area.prefetch_bytes;
+  const size = area[`${region}_bytes`] || 0;
   const highest = Math.max(...buffers.map((buffer) => buffer.offset + buffer.nbytes));
   const calls = NPU_CALLS.get(area.partition) || [];
   const steps = Math.max(calls.length, ...buffers.map((buffer) => buffer.last + 1));

@@ -4,7 +4,7 @@ function drawSummary() {
   const home = section('summary');
   const rejected = SUMMARY.cpu_nodes || [];
   const weights = SUMMARY.sram_prefetch_bytes || SUMMARY.weights_bytes || 0;
-  const need = reserved() + weights;
+  const need = reserved() + (SUMMARY.state_bytes || 0) + weights;
   home.append(
     el('p', { class: 'verdict' }, ...verdict(need)),
     el(
@@ -114,12 +114,14 @@ function reserved() {
 }
 
 function sramBar(weights) {
-  const whole = Math.max(SUMMARY.sram_bytes || 1, reserved() + weights);
+  const state = SUMMARY.state_bytes || 0;
+  const whole = Math.max(SUMMARY.sram_bytes || 1, reserved() + state + weights);
   const scratch = Math.min(SUMMARY.scratch_bytes || 0, reserved());
   const parts = [
     ['part-0', SUMMARY.sram_prefetch_bytes ? 'prefetched weights' : 'weights', weights],
     ['part-1', 'scratch', scratch],
     ['part-2', 'inputs, outputs and other tensors', reserved() - scratch],
+    ['part-3', 'state', state],
   ].filter(([, , size]) => size);
   const text = parts.map(([, name, size]) => `${name} ${bytes(size)}`).join(', ');
   return [
@@ -227,6 +229,8 @@ function estimateNote() {
   const rows = model.validation || [];
   const signed = (value) => `${value > 0 ? '+' : value < 0 ? '−' : ''}${decimals(Math.abs(100 * value), 1)}%`;
   const columns = [
+    { title: 'chip', value: (row) => row.target || '' },
+    { title: 'on', value: (row) => (row.on || 'npu').toUpperCase() },
     { title: 'network', value: (row) => row.model },
     {
       title: 'published cycles',
@@ -241,7 +245,11 @@ function estimateNote() {
       cell: (row) => integer(row.estimated_cycles),
     },
     { title: 'error', number: true, value: (row) => row.error, cell: (row) => signed(row.error) },
-    { title: 'used for', value: (row) => (row.fitted ? 'fitting' : 'checking') },
+    {
+      title: 'used for',
+      value: (row) => (row.fitted ? 'fitting' : row.set_aside ? 'shown only' : 'checking'),
+    },
+    { title: 'source', value: (row) => row.source || '', minor: true },
   ];
   const parameters = Object.entries(model.parameters || {}).map(([key, found]) => ({
     name: key.replaceAll('_', ' '),

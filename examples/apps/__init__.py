@@ -1,0 +1,1 @@
+"""One example for every kind of thing the NPU is for: `make app NAME=anomaly`."""

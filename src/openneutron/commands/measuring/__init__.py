@@ -1,0 +1,1 @@
+"""Commands that measure: eval, compare, diff, check, bench, report."""

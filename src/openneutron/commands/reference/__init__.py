@@ -1,0 +1,1 @@
+"""Commands that tell what there is: ops, targets, explain, doctor, completion."""

@@ -1,0 +1,1 @@
+"""Commands that try many variants: sweep, tune; and what one trial does."""

@@ -1,0 +1,1 @@
+"""What goes round torch, torchao or ExecuTorch for speed: `shortcuts` is the list and the switch."""

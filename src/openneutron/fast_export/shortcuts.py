@@ -1,0 +1,94 @@
+"""The shortcuts: each does quickly what torch, torchao or ExecuTorch would do slowly, with the same result.
+
+All of them together: the zoo's GRU classifier compiles in 2.3 s of CPU time in place of 37, DS-CNN in 2.1 in
+place of 5.3, to the same bytes.
+
+    OPENNEUTRON_WITHOUT_SHORTCUTS=all            everything goes the way its authors wrote it
+    OPENNEUTRON_WITHOUT_SHORTCUTS=lift,imports   these do; to find out which one is to blame, or what it gains
+
+`tests/fast_export/test_shortcuts.py` compiles networks with all of them and with none and compares the files.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from openneutron.diagnostics import fail, nearest
+
+VARIABLE = "OPENNEUTRON_WITHOUT_SHORTCUTS"
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Shortcut:
+    """What goes round a library, why, and what that was measured to gain."""
+
+    name: str
+    file: str
+    round: str  # what is not asked
+    reason: str
+    gain: str  # CPU seconds of `compile_model` without and with it: accuracy "fast", not verified, one thread
+
+
+LIFT = Shortcut(
+    "lift",
+    "fast_export/lift.py",
+    "torch.export.export of what torchao has converted",
+    "the graph is ATen already; tracing only names its nodes and infers shapes that repeat",
+    "GRU classifier of 16 steps: 3.6 s and 2.3 s",
+)
+RECURRENT_SHAPES = Shortcut(
+    "recurrent_shapes",
+    "fast_export/recurrent_shapes.py",
+    "torch's shape inference of nn.LSTM, nn.GRU and nn.RNN",
+    "it goes through all steps of the sequence, though two tell the shapes of any number",
+    "nothing at 16 steps; torch's time grows with the length of the sequence",
+)
+CODE_ON_DEMAND = Shortcut(
+    "code_on_demand",
+    "fast_export/code_on_demand.py",
+    "torch.fx.GraphModule.recompile, and the garbage collector on what was there before",
+    "Python code is written and compiled after every pass, and hardly ever called",
+    "GRU classifier 2.5 s and 2.3 s, DS-CNN 2.3 s and 2.1 s",
+)
+COUNTED_NAMES = Shortcut(
+    "counted_names",
+    "fast_export/counted_names.py",
+    "torchao's search for a free name of an observer",
+    "it begins at 0 for each, which is quadratic in the number of observers",
+    "nothing at 16 steps; torchao's time grows with the square of their number",
+)
+IMPORTS = Shortcut(
+    "imports",
+    "fast_export/quick_imports.py",
+    "ruamel.yaml in ExecuTorch's Edge dialect, and torch's Inductor in torch.export",
+    "libyaml reads the same 138 KB, and nothing here compiles with Inductor",
+    "0.5 s and 1 s of every start",
+)
+BEFORE_EDGE = Shortcut(
+    "before_edge",
+    "package/before_edge.py",
+    "ExecuTorch's Edge dialect for what the NPU computes",
+    "each of its passes runs every operator for shapes; partitions are taken out before",
+    "GRU classifier 27.8 s and 2.3 s, DS-CNN 3.7 s and 2.1 s",
+)
+SHORTCUTS = (LIFT, RECURRENT_SHAPES, CODE_ON_DEMAND, COUNTED_NAMES, IMPORTS, BEFORE_EDGE)
+
+
+def is_taken(shortcut: Shortcut) -> bool:
+    """Whether a shortcut is taken: unless the environment says otherwise."""
+    return not {ALL, shortcut.name} & set(_without())
+
+
+def check_variable() -> None:
+    """Refuse a name in the environment that is no shortcut's."""
+    names = [ALL, *(each.name for each in SHORTCUTS)]
+    for name in _without():
+        if name not in names:
+            fail("ON104", f"environment variable {VARIABLE}", f"there is no shortcut '{name}'",
+                 nearest(name, names))  # fmt: skip
+
+
+def _without() -> list[str]:
+    return [name for name in os.environ.get(VARIABLE, "").split(",") if name]

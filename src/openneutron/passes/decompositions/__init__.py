@@ -1,0 +1,1 @@
+"""Operators the table does not know, in terms of those it does: a file a kind of operator."""

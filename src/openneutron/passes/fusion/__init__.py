@@ -1,0 +1,1 @@
+"""Layers folded, joined and split in float, before anything is quantized."""

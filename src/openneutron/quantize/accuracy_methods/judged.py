@@ -1,0 +1,160 @@
+"""A calibrated model on its way through the methods, each kept only if the outputs are nearer to float.
+
+A method is the file of its name here, with `apply`, which works on a copy; `plan.METHODS` lists them.
+
+What a method is fitted to and what it is judged on are different samples. How many of each depends on what
+running the model costs: a small network is measured on many, a large one on a few.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Protocol, cast
+
+from torch.fx import GraphModule
+
+from openneutron.quantize.plan import EQUALIZE, RANGES, AccuracyPlan
+from openneutron.quantize.prepared_model.copies import copied
+from openneutron.quantize.prepared_model.model import Sample
+from openneutron.quantize.prepared_model.quality import (
+    Quality,
+    Run,
+    Usual,
+    chosen_by_others,
+    float_run,
+    quality,
+    quantized_run,
+)
+from openneutron.quantize.prepared_model.walk import MANY, SOME, Step, Walk, affordable, live_bytes, work_of
+from openneutron.quantize.samples import mirrored, spread_over
+
+_MEMORY = {True: 2 << 30, False: 1 << 30}  # by thoroughness: bytes of results that a walk may hold
+_ENOUGH = 4  # fewer samples say nothing about the mean of a channel
+GAIN_DB = 0.1  # less is chance
+GOOD_DB = {True: 40.0, False: 36.0}  # by thoroughness: above this nothing is tried
+_SMALL = 1 << 20  # values that a model computes: with fewer, trying costs so little that more is tried
+_SMALL_GOOD_DB = 44.0
+
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """What one method did."""
+
+    method: str
+    text: str
+    before_db: float
+    after_db: float
+    kept: bool
+    seconds: float
+
+
+class Method(Protocol):
+    """What a method's file provides."""
+
+    def apply(self, judged: JudgedModel, progress: Progress) -> tuple[GraphModule | None, str]:
+        """A changed copy of `judged.model`, or None; and what was done to it, or why nothing was."""
+
+
+def find_method(name: str) -> Method:
+    """The method of that name, one of `plan.METHODS`."""
+    return cast(Method, import_module(f"{__package__}.{name}"))
+
+
+class JudgedModel:
+    """A calibrated model on its way through the methods.
+
+    Samples are what methods are fitted to; `held` are others, which decide whether a method is kept. With
+    `chosen` there is nothing to decide: those methods are applied, and no others.
+    """
+
+    def __init__(
+        self,
+        prepared: GraphModule,
+        samples: Sequence[Sample],
+        held: Sequence[Sample],
+        plan: AccuracyPlan,
+        original: GraphModule,
+        chosen: frozenset[str] | None = None,
+    ):
+        self.original = original  # in float, what the outputs should be
+        self.model = self.reference = prepared
+        self.samples = list(samples)
+        self.plan = plan
+        self.chosen = chosen
+        self.results: list[MethodResult] = []
+        most = affordable(prepared, 96 << 20, 8, 16)
+        self.measured = spread_over(held, most)
+        room = max(1, _MEMORY[plan.thorough] // max(1, live_bytes(prepared)))
+        if not plan.thorough:
+            room = min(room, affordable(prepared, 512 << 20, 8, 32))
+        self.fitted = _with_mirrored(self.samples, room) if plan.thorough else spread_over(self.samples, room)
+        self.exact: Run = float_run(original, self.measured)
+        self.quality: Quality | None = self.judge(prepared) if held else None
+        small = work_of(prepared) < _SMALL
+        self.shown = self.quality  # the figure of samples that had no part in the choices
+        if self.shown is not None and small:
+            self.shown = replace(self.shown, usual=self._usual(self.shown, most))
+        self.good_db = _SMALL_GOOD_DB if small else GOOD_DB[plan.thorough]
+
+    def _usual(self, held: Quality, count: int) -> Usual:
+        """How much calibration alone is off on the samples kept back, and on three times as many others."""
+        others = spread_over(self.samples, 3 * count)
+        more = quality(float_run(self.original, others), quantized_run(self.model, others))
+        return Usual(held.outputs, held.outputs + more.outputs)
+
+    def judge(self, model: GraphModule) -> Quality:
+        """How good a model is on the samples kept back."""
+        return quality(self.exact, quantized_run(model, self.measured))
+
+    def judged(self) -> tuple[Run, Run]:
+        """What the model should give for the samples kept back, and what it gives."""
+        return self.exact, quantized_run(self.model, self.measured)
+
+    def run(self, method: str, progress: Progress) -> None:
+        """Try one method."""
+        start, before = time.monotonic(), self.quality
+        if self.chosen is not None:
+            trial = find_method(method).apply(self, progress)[0] if method in self.chosen else None
+            self.model = trial or self.model
+            self.reference = self.model if method == EQUALIZE else self.reference
+            return
+        assert before is not None
+        trial, text = None, "not needed: already above the threshold"
+        if before.together_db < self.good_db:
+            trial, text = find_method(method).apply(self, progress)
+        after = before if trial is None else self.judge(trial)
+        # Ranges are chosen, not fitted: what is better by chance is no worse on other samples.
+        rule = (0.0, 0.0) if method == RANGES else (GAIN_DB, 1.0)
+        kept = trial is not None and after.is_better_than(before, *rule)
+        if trial is not None:
+            assert self.shown is not None
+            self.shown = chosen_by_others(self.shown, before, after, *rule)
+        if kept:
+            assert trial is not None
+            self.model, self.quality = trial, after
+            self.reference = trial if method == EQUALIZE else self.reference
+        seconds = time.monotonic() - start
+        self.results.append(MethodResult(method, text, before.sqnr_db, after.sqnr_db, kept, seconds))
+
+    def too_few(self) -> str:
+        """Why nothing was tried."""
+        return f"not with {len(self.samples)} samples: at least {_ENOUGH} are needed"
+
+    def walk(self, visit: Callable[[Step], object], progress: Progress) -> GraphModule | None:
+        """A copy in which every layer was visited with what it gets and should give; None without samples."""
+        if len(self.samples) < _ENOUGH:
+            return None
+        model = copied(self.model)
+        Walk(model, self.fitted, MANY if self.plan.thorough else SOME).run(visit, progress)
+        return model
+
+
+def _with_mirrored(samples: Sequence[Sample], room: int) -> list[Sample]:
+    """So many samples, and where there is room those that pictures mirrored make."""
+    some = spread_over(samples, room)
+    return some + spread_over(mirrored(some), room - len(some))

@@ -1,0 +1,222 @@
+"""What stays in float at the model's borders, because it joins or parts things of different size.
+
+A detector that returns boxes in pixels and scores below 1 as one tensor would have one scale for both, and no
+score would be left. The concatenation, and what lays it out anew, goes behind the dequantize step: each part
+keeps its own scale. The same of an input that holds several things, which are read by slices.
+
+An input keeps the whole range that was seen: black and white are what a picture has most of, and other
+samples are no nearer to the middle. So does an output with the shape of an input, which is likely a state
+that is fed back: there clipping adds up over time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils import _pytree as pytree
+
+from openneutron.fx import is_float, op_name, same_shape, tensor_of
+from openneutron.ops.spec import OpSpec, Weighted
+from openneutron.passes.graph import constants_only
+from openneutron.quantize.annotation.observer import RangeObserver
+
+RATIO = 4.0  # of the sizes of parts that may have one scale
+_LONGEST_UPDATE = 16  # operators between an old state and a new one; a loop written out has more
+Find = Callable[[str], OpSpec | None]
+
+
+def different_parts(model: GraphModule, samples: Sequence[tuple[Any, ...]], find: Find) -> set[Node]:
+    """The nodes at the borders that join or part tensors of different size, on these samples."""
+    tail, head = tail_of(model, find), _head(model, find)
+    asked = {n for node in tail for n in node.all_input_nodes} | set(head)
+    if not asked or not samples:
+        return set()
+    sizes = sizes_of(model, samples, asked)
+    found: set[Node] = set()
+    constants = constants_only(model.graph.nodes)
+    for node in tail:  # in order: what lays out a result that stays in float stays so too
+        parts = [n for n in node.all_input_nodes if is_float(n) and n not in constants]
+        if any(n in found for n in parts) or _differ(sizes[n] for n in parts):
+            found.add(node)
+    sources = {n.all_input_nodes[0] for n in head}
+    for source in sources:
+        slices = [n for n in head if n.all_input_nodes[0] is source]
+        if len(slices) == len(source.users) and _differ(sizes[n] for n in slices):
+            found.update(slices)
+    return found
+
+
+def state_updates(model: GraphModule, find: Find) -> tuple[set[Node], set[Node]]:
+    """What makes a new state of an old one, element by element, and what only moves either.
+
+    A state adds up what is rounded, step after step, and what a gate leaves of it is close to all: 8 bits
+    hold neither. In a model that has other inputs and outputs beside them, an input and an output of one
+    shape are states, if what a layer computes is worked into it; the operators between them are computed in
+    float, and so are their other operands where nobody else reads them.
+    """
+    (end,) = (n for n in model.graph.nodes if n.op == "output")
+    outputs = [n for n in pytree.tree_leaves(end.args) if isinstance(n, Node) and tensor_of(n) is not None]
+    inputs = [n for n in model.graph.nodes if n.op == "placeholder" and tensor_of(n) is not None]
+    updates: set[Node] = set()
+    moves: set[Node] = set()
+    if len(inputs) < 2 or len(outputs) < 2:
+        return updates, moves
+    for a in inputs:
+        for b in outputs:
+            if not is_float(a) or not same_shape(a.meta["val"], b.meta["val"]):
+                continue
+            before, after = (
+                _moved(a, find, lambda n: list(n.users)),
+                _moved(b, find, lambda n: n.all_input_nodes),
+            )
+            between = _between(before, after, find)
+            if between and len(between) <= _LONGEST_UPDATE and _reads_layers(between, find):
+                updates |= between
+                moves |= {n for n in before if any(_leads_to(n, u, before) for u in between)}
+                moves |= {n for n in after if any(_leads_to(u, n, after) for u in between)}
+    moves -= updates
+    return _with_operands(updates, find), {n for n in moves if n.op == "call_function"}
+
+
+def _between(before: set[Node], after: set[Node], find: Find) -> set[Node]:
+    """The element-wise operators on the ways from an old state to a new one."""
+    reached: set[Node] = set()
+    for node in next(iter(before)).graph.nodes:
+        reads = any(n in before or n in reached for n in node.all_input_nodes)
+        if reads and node not in before and _is_update(node, find):
+            reached.add(node)
+    wanted: set[Node] = set()
+    for node in reversed(list(next(iter(before)).graph.nodes)):
+        if node in reached and (node in after or any(u in wanted or u in after for u in node.users)):
+            wanted.add(node)
+    return wanted
+
+
+def _reads_layers(updates: set[Node], find: Find) -> bool:
+    """Whether a layer with weights is behind any operand."""
+    seen: set[Node] = set()
+    left = list(updates)
+    while left:
+        for source in left.pop().all_input_nodes:
+            spec = find(op_name(source)) if source.op == "call_function" else None
+            if spec is not None and isinstance(spec.quantize, Weighted):
+                return True
+            if source not in seen:
+                seen.add(source)
+                left.append(source)
+    return False
+
+
+def _is_update(node: Node, find: Find) -> bool:
+    spec = find(op_name(node)) if node.op == "call_function" and is_float(node) else None
+    return spec is not None and spec.real is not None and not (spec.real.reduces or spec.real.function)
+
+
+def _leads_to(first: Node, last: Node, within: set[Node]) -> bool:
+    """Whether one node's values reach another through nodes of a set."""
+    seen, left = {first}, [first]
+    while left:
+        node = left.pop()
+        if node is last:
+            return True
+        for user in node.users:
+            if user not in seen and (user in within or user is last):
+                seen.add(user)
+                left.append(user)
+    return False
+
+
+def _with_operands(updates: set[Node], find: Find) -> set[Node]:
+    """With what computes operands for them and for nothing else: gates, functions of int8 tensors."""
+    found, left = set(updates), list(updates)
+    while left:
+        for source in left.pop().all_input_nodes:
+            spec = find(op_name(source)) if source.op == "call_function" and is_float(source) else None
+            if source in found or spec is None or spec.real is None or spec.real.reduces:
+                continue
+            if all(user in found for user in source.users):
+                found.add(source)
+                if not spec.real.function:
+                    left.append(source)
+    return found
+
+
+def tail_of(model: GraphModule, find: Find) -> list[Node]:
+    """The operators that only move values on their way to the outputs, in order."""
+    found: set[Node] = set()
+    for node in reversed(model.graph.nodes):
+        users = [user for user in node.users if user.op != "output"]
+        if node.users and only_moves(node, find) and all(user in found for user in users):
+            found.add(node)
+    return [node for node in model.graph.nodes if node in found]
+
+
+def _head(model: GraphModule, find: Find) -> list[Node]:
+    """The operators that take a part of an input."""
+    found = []
+    for node in model.graph.nodes:
+        if not only_moves(node, find) or len(node.all_input_nodes) != 1:
+            continue
+        source = node.all_input_nodes[0]
+        whole, part = (n.meta.get("val") for n in (source, node))
+        if source.op == "placeholder" and isinstance(whole, Tensor) and isinstance(part, Tensor):
+            sizes = part.numel(), whole.numel()
+            if all(isinstance(size, int) for size in sizes) and sizes[0] < sizes[1]:
+                found.append(node)
+    return found
+
+
+def only_moves(node: Node, find: Find) -> bool:
+    """Whether an operator only lays values out anew."""
+    spec = find(op_name(node)) if node.op == "call_function" and is_float(node) else None
+    return spec is not None and spec.moves_values
+
+
+def _differ(sizes: Iterable[float]) -> bool:
+    known = [size for size in sizes if size > 0]
+    return len(known) > 1 and max(known) > RATIO * min(known)
+
+
+def sizes_of(model: GraphModule, samples: Sequence[tuple[Any, ...]], asked: set[Node]) -> dict[Node, float]:
+    """The largest value of each of these nodes on samples."""
+    found = dict.fromkeys(asked, 0.0)
+
+    class Looking(Interpreter):
+        def run_node(self, n: Node) -> object:
+            result = super().run_node(n)
+            if n in found and isinstance(result, Tensor) and result.numel() and result.is_floating_point():
+                found[n] = max(found[n], float(result.abs().max()))
+            return result
+
+    with torch.no_grad():
+        runner = Looking(model)
+        for sample in samples:
+            runner.run(*(v.clone() if isinstance(v, Tensor) else v for v in sample))
+    return found
+
+
+def kept_whole(prepared: GraphModule, find: Find) -> set[RangeObserver]:
+    """The observers whose tensors keep all of the range that was seen: inputs, and states fed back."""
+    (end,) = (n for n in prepared.graph.nodes if n.op == "output")
+    outputs = [n for n in pytree.tree_leaves(end.args) if isinstance(n, Node) and tensor_of(n) is not None]
+    inputs = [n for n in prepared.graph.nodes if n.op == "placeholder" and tensor_of(n) is not None]
+    states = [b for b in outputs if any(same_shape(a.meta["val"], b.meta["val"]) for a in inputs)]
+    nodes = {n for a in inputs for n in _moved(a, find, lambda n: list(n.users))}
+    nodes |= {n for b in states for n in _moved(b, find, lambda n: n.all_input_nodes)}
+    found = (prepared.get_submodule(str(n.target)) for n in nodes if n.op == "call_module")
+    return {observer for observer in found if isinstance(observer, RangeObserver)}
+
+
+def _moved(node: Node, find: Find, following: Callable[[Node], list[Node]]) -> set[Node]:
+    """A node with the observers, and what only moves its values, on one side of it."""
+    found, left = {node}, [node]
+    while left:
+        for other in following(left.pop()):
+            if other not in found and (other.op == "call_module" or only_moves(other, find)):
+                found.add(other)
+                left.append(other)
+    return found

@@ -1,0 +1,1 @@
+"""A model with observers in place, as the accuracy methods see, run, copy and judge it."""

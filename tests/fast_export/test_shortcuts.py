@@ -1,0 +1,67 @@
+"""Shortcuts change how long a compile takes and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from openneutron import OpenNeutronError, compile_model
+from openneutron.fast_export.shortcuts import ALL, SHORTCUTS, VARIABLE, is_taken
+
+SOURCE = Path(__file__).parents[2] / "src" / "openneutron"
+
+
+class Last(nn.Module):
+    """A recurrent layer, and a linear one on its last step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.LSTM(4, 6, batch_first=True), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(x)[0][:, -1])
+
+
+def compiled(model: nn.Module, shape: tuple[int, ...]) -> bytes:
+    samples = [(torch.randn(shape, generator=torch.Generator().manual_seed(i)),) for i in range(2)]
+    return compile_model(model.eval(), samples[0], calibration=samples, accuracy="fast", verify=False).pte
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)), (1, 2, 4, 4)),
+        # ExecuTorch's own way through the unrolled steps takes many seconds.
+        pytest.param(Last, (1, 3, 4), marks=pytest.mark.slow),
+    ],
+)
+def test_both_ways_give_the_same_program(make, shape, monkeypatch):
+    torch.manual_seed(0)
+    model = make()
+    monkeypatch.delenv(VARIABLE, raising=False)
+    quick = compiled(model, shape)
+    monkeypatch.setenv(VARIABLE, ALL)
+    assert not any(map(is_taken, SHORTCUTS))
+    assert compiled(model, shape) == quick
+
+
+def test_a_shortcut_is_left_out_by_its_name(monkeypatch):
+    for each in SHORTCUTS:
+        monkeypatch.setenv(VARIABLE, each.name)
+        assert [other for other in SHORTCUTS if not is_taken(other)] == [each]
+
+
+def test_an_unknown_name_is_refused(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "lft")
+    with pytest.raises(OpenNeutronError, match="lift"):
+        compile_model(nn.ReLU(), (torch.zeros(1, 3),), verify=False)
+
+
+def test_the_list_names_every_file_of_the_room():
+    room = {f"fast_export/{f.name}" for f in (SOURCE / "fast_export").glob("*.py")}
+    named = {each.file for each in SHORTCUTS}
+    assert room - named == {"fast_export/__init__.py", "fast_export/shortcuts.py"}
+    assert all((SOURCE / name).exists() and "is_taken" in (SOURCE / name).read_text() for name in named)

@@ -1,0 +1,145 @@
+"""What is chosen and shown by samples kept back: beyond chance, and unseen also by the choice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from openneutron.pipeline import compile_model, quantize_model
+from openneutron.quantize.prepared_model.quality import Quality, Usual, chosen_by_others
+from openneutron.quantize.refine import kept_back
+
+
+def found(*errors: float) -> Quality:
+    """A quality with one output, of power 1 in every sample, and these errors."""
+    rows = tuple(((1.0, error),) for error in errors)
+    return Quality(rows, rows, None)
+
+
+def test_one_sample_does_not_decide():
+    """Seven samples get worse, the one that makes most of the error gets better: that is chance."""
+    before, after = found(0.5, *[0.001] * 7), found(0.05, *[0.0013] * 7)
+    assert after.together_db > before.together_db + 5
+    assert not after.is_better_than(before, 0.1)
+
+
+def test_what_is_better_for_most_but_loses_the_large_errors_is_not_better():
+    before, after = found(0.05, 0.05, *[0.001] * 6), found(0.5, 0.5, *[0.0003] * 6)
+    assert after.sqnr_db > before.sqnr_db
+    assert not after.is_better_than(before, 0.1)
+
+
+def test_one_sample_that_is_thrown_far_off_does_not_hide_what_the_others_gain():
+    before, after = found(*[0.01] * 8), found(0.2, *[0.004] * 7)
+    assert after.together_db < before.together_db
+    assert after.is_better_than(before, 0.1)
+
+
+def test_a_small_gain_of_every_sample_is_one():
+    before = found(0.5, 0.02, 0.001, 0.003, 0.2, 0.0004)
+    after = found(*[row[0][1] * 0.9 for row in before.outputs])
+    assert after.is_better_than(before, 0.1)
+    assert not before.is_better_than(after, 0.1)
+    assert not after.is_better_than(after, 0.0)
+
+
+def test_an_exact_model_is_better_than_any():
+    assert found(0.0, 0.0).is_better_than(found(0.1, 0.1), 3.0)
+    assert not found(0.0, 0.0).is_better_than(found(0.0, 0.0), 0.0)
+
+
+def test_the_figure_shown_is_not_the_one_that_was_chosen_by():
+    """Of many methods that do nothing but shake the errors, the best looks better than it is."""
+    differences = []
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        chosen = shown = found(*[0.01] * 8)
+        for _ in range(30):
+            trial = found(*(0.01 * torch.exp(torch.randn(8, generator=generator))).tolist())
+            shown = chosen_by_others(shown, chosen, trial, 0.1)
+            chosen = trial if trial.is_better_than(chosen, 0.1) else chosen
+        differences.append(chosen.together_db - shown.together_db)
+    assert min(differences) >= 0 and sum(differences) / len(differences) > 1
+
+
+def test_parts_of_one_picture_are_fitted_to_or_kept_back_and_not_both():
+    """Samples come as four parts of every picture, or as steps of a recording."""
+    generator = torch.Generator().manual_seed(0)
+    for count in (16, 32, 48, 64):
+        pictures = torch.randperm(count // 4, generator=generator).float()
+        samples = [
+            (pictures[i // 4] + 0.1 * torch.randn(3, 8, 8, generator=generator),) for i in range(count)
+        ]
+        fitted, held = kept_back(samples)
+        sides = [{int((pictures - s[0].mean()).abs().argmin()) for s in side} for side in (fitted, held)]
+        assert not sides[0] & sides[1]
+        assert len(held) == count // 4 and len(fitted) + len(held) == count
+
+
+def test_samples_that_have_nothing_in_common_are_kept_back_from_everywhere():
+    generator = torch.Generator().manual_seed(0)
+    samples = [
+        (torch.randn(1, generator=generator) + torch.randn(64, generator=generator),) for _ in range(40)
+    ]
+    assert [s is h for s, h in zip(samples[3::4], kept_back(samples)[1], strict=True)] == [True] * 10
+    assert kept_back([(1,), (2.0,)])[0] == [(1,), (2.0,)]  # numbers, and next to none of them
+
+
+def test_how_much_few_samples_leave_uncertain_is_told():
+    assert found(*[0.01] * 8).uncertain_db == pytest.approx(0.0, abs=1e-6)
+    assert found(*[0.01] * 7, 0.2).uncertain_db > 2
+    assert found(0.01).uncertain_db == 0.0
+
+
+def test_hard_samples_are_told_by_the_usual_error():
+    """Those kept back are easy ones: the others have ten times the error, whatever is done."""
+    easy = [((1.0, error),) for error in (0.001, 0.002, 0.004, 0.0005)]
+    halved = tuple(((1.0, row[0][1] / 2),) for row in easy)
+    hard = tuple(((1.0, 10 * row[0][1]),) for row in easy)
+    plain = Quality(halved, halved, None)
+    corrected = Quality(halved, halved, None, Usual(tuple(easy), (*easy, *hard)))
+    assert corrected.output_db < plain.output_db - 5
+    unrelated = Quality(halved, halved, None, Usual(tuple(reversed(easy)), (*easy, *hard)))
+    assert unrelated.output_db == pytest.approx(plain.output_db)
+
+
+class Cancelling(nn.Module):
+    """Its answer is a small difference of large numbers, which eight bits cannot hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.features = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3))
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.head(self.features(x).mean((2, 3)))
+        y = torch.flip(x, (1,))
+        return (x + 30.0 * y) * (x - y) - 30.0 * (x - y) * y
+
+
+def inputs(count: int = 16) -> list[tuple[torch.Tensor, ...]]:
+    generator = torch.Generator().manual_seed(1)
+    return [(torch.randn(1, 3, 32, 32, generator=generator) * (1 + i % 3),) for i in range(count)]
+
+
+def test_an_output_far_from_float_is_helped_without_being_asked():
+    told = []
+    model, data = Cancelling().eval(), inputs()
+    quantized = quantize_model(model, data, watch=told.append)
+    kept = told[0].as_dict()["kept_float"]
+    assert kept is not None and kept["layers"] and not kept["asked"]
+    assert kept["before_db"] < 20 and kept["after_db"] > kept["before_db"] + 3
+    assert kept["cycles_after"] <= 1.05 * kept["cycles_before"]
+    assert compile_model(quantized, data[0]).cycles() == kept["cycles_after"]
+    quantize_model(model, data, watch=told.append, keep_float_budget=0)
+    assert told[1].kept_float is None
+    assert told[0].quality.output_db > told[1].quality.output_db + 3
+
+
+def test_a_good_model_stays_in_int8():
+    told = []
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 30 * 30, 4)).eval()
+    quantize_model(model, inputs(), watch=told.append)
+    assert told[0].quality.output_db > 20 and told[0].kept_float is None

@@ -1,0 +1,1 @@
+"""Programs that remember: their parts, and random networks of them."""

@@ -1,0 +1,1 @@
+"""ExecuTorch's own tests over the open converter, and its decisions beside ours."""
