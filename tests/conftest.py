@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +45,16 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("OPENNEUTRON_NO_CACHE", "1")  # a test of the compiler compiles
         yield
+
+
+@pytest.fixture(autouse=True)
+def gradients_stay_on() -> Iterator[None]:
+    """No test leaves gradients switched off for the whole process, as a generator inside `no_grad` can."""
+    yield
+    torch = sys.modules.get("torch")
+    if torch is not None and not torch.is_grad_enabled():
+        torch.set_grad_enabled(True)
+        pytest.fail("gradients are switched off behind this test")
 
 
 def pytest_report_header() -> str:

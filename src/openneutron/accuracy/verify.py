@@ -161,7 +161,8 @@ def _disturbed(model: GraphModule, frames: Frames) -> Iterator[Arrays]:
     for _ in range(_RUNS):
         with torch.no_grad(), one_sequence(model):
             found = [results(_Disturbed(model, generator).run(*frame)) for frame in frames]
-            yield [_array(x).copy() for outputs in found for x in outputs]
+            arrays = [_array(x).copy() for outputs in found for x in outputs]
+        yield arrays  # outside: gradients stay as the caller has them
 
 
 class _Disturbed(Interpreter):

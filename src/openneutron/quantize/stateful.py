@@ -174,14 +174,14 @@ class WithStatePorts:
     def samples(self, sequences: Iterable[Frames]) -> Iterator[Inputs]:
         """The frames of sequences with the state that the float model has there."""
         run = self.program.module(check_guards=False)
-        with torch.no_grad():
-            for frames in sequences:
-                state = [port.initial.clone() for port in self.states]
-                for frame in frames:
-                    sample = (*pytree.tree_leaves(frame), *state)
-                    yield sample
+        for frames in sequences:
+            state = [port.initial.clone() for port in self.states]
+            for frame in frames:
+                sample = (*pytree.tree_leaves(frame), *state)
+                yield sample
+                with torch.no_grad():  # not around the yield: gradients stay as the caller has them
                     found = run(*sample)
-                    state = [t.clone() for t in found[len(found) - len(state) :]]
+                state = [t.clone() for t in found[len(found) - len(state) :]]
 
     def spread(self, sequences: Sequence[Frames]) -> Iterator[Inputs]:
         """The same with frames from everywhere first, unless there are too many to hold.
