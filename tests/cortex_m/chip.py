@@ -130,7 +130,7 @@ def _convolution(arguments: Arguments) -> Arguments:
 @cache
 def build_chip(sources: Sources) -> Path:
     """The program that runs a .pte on ExecuTorch's kernels; built once for these sources."""
-    kernels = find_kernels(sorted(cortex_m_operators()), sources)
+    kernels = find_kernels(sorted(cortex_m_operators()), sources, portable=True)
     root, digest = sources.executorch, sources.digest
     assert sources.cmsis_nn is not None
     includes = (
