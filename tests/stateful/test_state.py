@@ -156,6 +156,25 @@ def test_what_stays_on_the_cpu_keeps_its_initial_value():
     assert int(program.run(inputs)[1][0]) == 6 and int(other.run(inputs)[1][0]) == 7
 
 
+def test_a_float_program_remembers_what_its_layers_made():
+    class Last(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+            self.register_buffer("last", torch.zeros(1, 4))
+
+        def forward(self, x):
+            result = x + self.last
+            self.last.copy_(self.layer(x))
+            return result
+
+    torch.manual_seed(0)
+    module, given = Last().eval(), [torch.randn(1, 4) for _ in range(3)]
+    program = load_program(compile_model(module, (given[0],)).pte)
+    for x, (wanted,) in zip(given, outputs_over(module, [(x,) for x in given]), strict=True):
+        np.testing.assert_allclose(program.run((x,))[0], wanted.detach().numpy(), rtol=1e-6)
+
+
 @pytest.mark.parametrize("kind", [Assigned, Level])
 def test_a_buffer_of_a_part_that_is_assigned_anew_and_one_that_is_a_number(kind):
     torch.manual_seed(0)

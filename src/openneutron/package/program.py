@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig
 from executorch.exir.backend.utils import is_same_node
 from executorch.exir.delegate import executorch_call_delegate
@@ -275,7 +276,8 @@ def package_program(
                 config = ExecutorchBackendConfig(
                     passes=start_from_initial_values(kept.values()), memory_planning_pass=ArenaPlanning()
                 )
-                program = edge.to_executorch(config)
+                with torch.no_grad():  # it runs writes of buffers, which gradients forbid
+                    program = edge.to_executorch(config)
             except GuardOnDataDependentSymNode:
                 fail("ON205", "program",
                      "ExecuTorch cannot write a tensor whose size along an inner dimension the data decides",
