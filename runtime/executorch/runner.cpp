@@ -13,15 +13,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <executorch/devtools/etdump/etdump_flatcc.h>
 #include <executorch/extension/module/module.h>
@@ -127,26 +129,50 @@ std::vector<Sample> samples(std::map<std::string, std::string>& options) {
   for (std::string item; std::getline(list, item, ',');) {
     given.emplace_back(item);
   }
-  if (std::all_of(given.begin(), given.end(), is_folder)) {
+  if (!given.empty() && std::all_of(given.begin(), given.end(), is_folder)) {
     for (const std::string& folder : given) {
       found.push_back({last_name(folder), entries(folder)});
     }
     return found;
   }
-  return {{".", given}};
+  return given.empty() ? found : std::vector<Sample>{{".", given}};
 }
 
-std::vector<uint8_t> read(const std::string& path, const TensorInfo& info) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
+// Each sample has a folder of its own for its outputs, below the one that was given.
+void check_names(const std::vector<Sample>& found) {
+  std::set<std::string> names;
+  for (const Sample& sample : found) {
+    if (sample.name == ".." || !names.insert(sample.name).second) {
+      stop(sample.name == ".." ? "'..' is no name of a sample" : "two samples are called '" + sample.name + "'");
+    }
+  }
+  if (found.empty()) {
+    stop("there is no sample");
+  }
+}
+
+std::vector<uint8_t> read_input(const std::string& path, const TensorInfo& info) {
+  // Not blocking: a FIFO would wait for its writer. A byte more than is needed tells that a file has too many.
+  const int file = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  std::vector<uint8_t> data(info.nbytes() + 1);
+  size_t size = 0;
+  ssize_t some = file < 0 ? -1 : 1;
+  while (some > 0 && size < data.size()) {
+    some = read(file, data.data() + size, data.size() - size);
+    size += some > 0 ? static_cast<size_t>(some) : 0;
+  }
+  if (file < 0 || some < 0) {
     stop(path + " cannot be read");
   }
-  std::vector<uint8_t> data{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (data.size() == info.nbytes()) {
+  close(file);
+  data.resize(size);
+  if (size == info.nbytes()) {
     return data;
   }
-  if (info.scalar_type() != ScalarType::Float || data.size() * sizeof(float) != info.nbytes()) {
-    stop(path + " has " + std::to_string(data.size()) + " bytes, the input needs " + std::to_string(info.nbytes()));
+  if (info.scalar_type() != ScalarType::Float || size * sizeof(float) != info.nbytes()) {
+    const bool more = size > info.nbytes();
+    stop(path + " has " + (more ? "more than " + std::to_string(size - 1) : std::to_string(size)) +
+         " bytes, the input needs " + std::to_string(info.nbytes()));
   }
   // Bytes for a float input, as pictures come.
   const std::vector<float> wide(data.begin(), data.end());
@@ -166,7 +192,7 @@ std::vector<EValue> load(const Sample& sample, const MethodMeta& meta, std::vect
       stop("input " + std::to_string(i) + " is not a tensor");
     }
     tensors.push_back(executorch::extension::make_tensor_ptr(
-        std::vector<SizesType>(info->sizes().begin(), info->sizes().end()), read(sample.files[i], *info),
+        std::vector<SizesType>(info->sizes().begin(), info->sizes().end()), read_input(sample.files[i], *info),
         std::vector<DimOrderType>(info->dim_order().begin(), info->dim_order().end()), {}, info->scalar_type()));
     values.emplace_back(*tensors.back());
   }
@@ -236,7 +262,9 @@ int main(int argc, char** argv) {
     stop("method " + method + " cannot be loaded, error " + std::to_string(static_cast<int>(error)));
   }
   auto meta = module.method_meta(method);
-  for (const Sample& sample : samples(options)) {
+  const std::vector<Sample> found = samples(options);
+  check_names(found);
+  for (const Sample& sample : found) {
     std::vector<TensorPtr> tensors;
     auto outputs = module.execute(method, load(sample, *meta, tensors));
     if (!outputs.ok()) {

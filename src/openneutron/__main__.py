@@ -50,8 +50,8 @@ def run() -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if interrupt.seen and code != INTERRUPTED:  # a library has swallowed it
         interrupt.leave()
-    # Ctrl-C inside a text that a library executes marks the process, which Python would then end by the signal
-    # although the exception was caught. The mark is taken away where the next text begins.
+    # Ctrl-C inside a text that a library executes marks the process, which Python would then end by the
+    # signal although the exception was caught. The mark is taken away where the next text begins.
     exec("")
     sys.exit(code)
 

@@ -80,8 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, OpenNeutronError):
             _print_error(error.diagnostic)
             return USAGE if error.diagnostic.code.startswith("ON1") else FAILED
-        if full := _full_disk(error):
-            _print_error(full)
+        if known := _full_disk(error) or _unusable_path(error):
+            _print_error(known)
             return FAILED
         text = str(error).strip().splitlines()
         _print_error(
@@ -112,6 +112,19 @@ def _full_disk(error: BaseException) -> Diagnostic | None:
     place = os.environ.get("TMPDIR") or "the folder for temporary files"
     problem = f"temporary files cannot be written there: {error.strerror or error}"
     return Diagnostic("ON609", place, problem, "Free some space, or set TMPDIR to a folder that has it.")
+
+
+_OF_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM)
+
+
+def _unusable_path(error: BaseException) -> Diagnostic | None:
+    """What no file can be called, or what the user may not reach, wherever that is found out."""
+    if isinstance(error, ValueError) and str(error).startswith("embedded null "):
+        return Diagnostic("ON602", "", "the name of a file holds a null byte", "Check the path.")
+    if not isinstance(error, OSError) or error.errno not in _OF_PATHS or error.filename is None:
+        return None
+    name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename)
+    return Diagnostic("ON602", name, f"cannot be used: {error.strerror}", "Check the path.")
 
 
 def _print_error(diagnostic: Diagnostic) -> None:

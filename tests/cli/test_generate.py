@@ -66,3 +66,23 @@ def test_options_that_make_no_sense(language_model, cli, options, problem):
     found = cli("run", language_model, *options)
     assert found.code == 2
     assert "ON104" in found.err and problem in found.err
+
+
+class OfNothing(torch.nn.Module):
+    """Scores that are no numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(POSITIONS, 256)
+
+    def forward(self, byte, position):
+        return torch.log(self.embedding(position) - 1000 - byte)
+
+
+def test_scores_that_are_no_numbers(cli, tmp_path):
+    inputs = (torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
+    compile_model(OfNothing().eval(), inputs, verify=False).save(tmp_path / "nan.pte")
+    for temperature in ("0", "0.7"):
+        found = cli("run", tmp_path / "nan.pte", "--generate", "a", "--temperature", temperature)
+        assert found.code == 1 and "ON514" in found.err and "not numbers" in found.err
+    assert "not UTF-8" in cli("run", tmp_path / "nan.pte", "--generate", "\udcff").err

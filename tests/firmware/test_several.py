@@ -22,6 +22,7 @@ pytestmark = pytest.mark.firmware
 CASCADE = """
 #include <string.h>
 #include "application.h"
+#include "text.inc"
 
 bool application(void) {
     uint32_t bytes, given;
@@ -41,7 +42,8 @@ bool application(void) {
         if (!semihosting_write(to, output, bytes)) return false;
     }
     semihosting_close(to);
-    semihosting_text("all three\\n");
+    semihosting_text("ran away\\nstack of ");
+    semihosting_text(TEXT);
     return true;
 }
 """
@@ -86,11 +88,14 @@ def test_memory_is_shared_and_kernels_are_linked_once(files, tmp_path, sources):
 def test_an_application_runs_a_cascade(files, tmp_path, sources):
     program = read_several(files)
     (tmp_path / "cascade.c").write_text(CASCADE)
+    (tmp_path / "text.inc").write_text('#define TEXT "two"\n')
+    build_application(program, [tmp_path / "cascade.c"], tmp_path / "image", sources)
+    (tmp_path / "text.inc").write_text('#define TEXT "three"\n')  # what it includes is known by its content
     firmware = build_application(program, [tmp_path / "cascade.c"], tmp_path / "image", sources)
     given = np.random.default_rng(1).standard_normal((3, 1, 12)).astype(np.float32)
     (firmware.folder / "given.bin").write_bytes(given.tobytes())
     exact, run = measure_application(firmware)
-    assert run.text == "all three" and run.runs == {"first": 3, "second": 3}
+    assert run.text == "ran away\nstack of three" and run.runs == {"first": 3, "second": 3}
     assert all(run.instructions[name] > 0 for name in run.runs) and run.own_instructions > 0
     loaded = load_program(program.data)
     wanted = [loaded.run([loaded.run([one], "first")[0]], "second")[0] for one in given]

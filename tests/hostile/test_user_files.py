@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import struct
 import zipfile
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import torch
 
 from openneutron.cli import main
 from openneutron.diagnostics import OpenNeutronError
-from openneutron.inputs.samples import load_samples
+from openneutron.inputs.samples import load_samples, load_sequences
 from openneutron.models.folders import load_folder
 from openneutron.models.pictures import DEFAULT
 
@@ -246,3 +247,79 @@ def test_an_objective_that_is_no_word(tmp_path, capfd, aim):
     assert main(["sweep", str(tmp_path / "s.toml")]) == 2
     err = capfd.readouterr().err
     assert "objectives.cycles" in err and "must be max or min" in err
+
+
+def test_numbers_that_torch_has_not(tmp_path):
+    values = np.arange(192.0).reshape(1, 3, 8, 8)
+    for dtype in (">f4", ">i2", np.longdouble, ">f8"):
+        np.save(tmp_path / "a.npy", values.astype(dtype))
+        ((found,),) = load_samples(tmp_path / "a.npy", EXAMPLE, 4)
+        assert torch.equal(found, torch.from_numpy(values).float())
+
+
+def test_a_sequence_without_frames(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((2, 0, 1, 3, 8, 8), np.float32))
+    with pytest.raises(OpenNeutronError, match=r"ON605.*a\.npy.*without frames"):
+        load_sequences(tmp_path / "a.npy", EXAMPLE, 4)
+
+
+IDX = {"train-images": 3, "train-labels": 1, "t10k-images": 3, "t10k-labels": 1}
+
+
+def test_data_sets_with_an_odd_file(tmp_path):
+    shape = (1, 3, 32, 32)
+    os.mkfifo(tmp_path / "test_batch")
+    (tmp_path / "data_batch_1").write_bytes(b"\x80\x02}.")
+    with pytest.raises(OpenNeutronError, match="KeyError"):
+        load_folder(tmp_path, shape)
+    # A table of a billion objects is asked for; then a pixel that is shown a billion times.
+    (tmp_path / "data_batch_1").write_bytes(b"\x80\x02Nr\xff\xff\xff\x3f.")
+    with pytest.raises(OpenNeutronError, match="TypeError"):
+        load_folder(tmp_path, shape)
+    (tmp_path / "data_batch_1").write_bytes(
+        b"\x80\x02}(U\x04datacnumpy\nndarray\n(J\x00\x00\x01\x00M\x00\x0ct\x85Ru."
+    )
+    with pytest.raises(OpenNeutronError, match=r"data_batch_1.*CIFAR"):
+        load_folder(tmp_path, shape)
+    (tmp_path / "data_batch_1").unlink()
+    (tmp_path / "test_batch").rename(tmp_path / "data_batch_1")
+    (tmp_path / "test_batch").write_bytes(b"")
+    with pytest.raises(OpenNeutronError, match="FIFO"):
+        load_folder(tmp_path, shape)
+    folder = tmp_path / "idx"
+    folder.mkdir()
+    for name, rank in IDX.items():
+        header = struct.pack(f">HBB{rank}I", 0, 8, rank, 1, *[0] * (rank - 1))
+        (folder / f"{name}-idx{rank}-ubyte").write_bytes(header + b"\1")
+    with pytest.raises(OpenNeutronError, match=r"ON605.*idx"):
+        load_folder(folder, shape)
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "loop"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compile", "cifarnet", "-o", "{}"],
+        ["compile", "cifarnet", "--calibration", "{}"],
+        ["compile", "cifarnet", "--target-file", "{}.toml"],
+        ["eval", "cifarnet", "--data", "{}"],
+        ["tune", "{}"],
+        ["tune", "no/model"],
+    ],
+    ids=" ".join,
+)
+def test_names_that_no_file_can_have(tmp_path, monkeypatch, capfd, words, name):
+    monkeypatch.chdir(tmp_path)
+    os.symlink("loop", "loop")
+    os.symlink("loop.toml", "loop.toml")
+    assert main([word.format(name) for word in words]) in (1, 2)
+    err = capfd.readouterr().err
+    assert "error: ON" in err and "ON699" not in err
+
+
+def test_lists_that_take_all_memory(tmp_path, capfd):
+    path = tmp_path / "list.txt"
+    for text in ("zoo\n" * 200_000, "zoo\n" * 4_000_000):
+        path.write_text(text)
+        assert main(["targets", "--predict", str(path)]) in (1, 2)
+        assert "list.txt" in capfd.readouterr().err

@@ -71,6 +71,12 @@ def test_it_is_there_inside_and_gone_outside(monkeypatch):
     assert importlib.util.find_spec("eiq_neutron_sdk") is None
 
 
+def test_a_session_that_has_ended_is_not_joined(monkeypatch, tmp_path):
+    monkeypatch.setenv("OPENNEUTRON_SDK", str(tmp_path / "gone"))
+    with open_sdk(quiet=True) as folder:
+        assert folder.is_dir() and importlib.util.find_spec("eiq_neutron_sdk") is not None
+
+
 def test_threads_share_a_session_which_ends_with_the_last():
     entered, left = threading.Event(), threading.Event()
 
@@ -252,9 +258,15 @@ def test_the_runner_has_the_arguments_and_folders_of_executorchs(session, progra
         (("--model", "{program}", "--dataset", "{empty}/none"), "not a folder"),
         (("--model", "{program}", "--inputs", "{program}"), "bytes, the input needs 128"),
         (("--model", "{program}", "--inputs", "{program},{program}"), "has 1 inputs"),
+        (("--model", "{program}", "--inputs", "/dev/zero"), "has more than 128 bytes"),
+        (("--model", "{program}", "--inputs", "{empty}/fifo"), "has 0 bytes"),
+        (("--model", "{program}", "--inputs", ""), "no sample"),
+        (("--model", "{program}", "--inputs", "{empty}/a,{empty}/../{empty.name}/a"), "two samples"),
     ],
 )
 def test_bad_arguments_of_the_runner_are_said(session, program, tmp_path, words, says):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "a").mkdir()
     done = runner(session, *(w.format(program=program[0], empty=tmp_path) for w in words))
     assert done.returncode == 1 and says in done.stderr, done.stderr
 

@@ -208,3 +208,16 @@ def test_the_page(folder, look):
         assert page.complaints() == [] and page.requests() == []
     finally:
         browser.close()
+
+
+@pytest.mark.parametrize("name", ["trials.log", "sweep.html", "trials/0000/model.pte", "study.journal"])
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_a_folder_with_what_no_search_leaves(folder, name, kind):
+    """Nothing is written through a link, and nobody waits at a FIFO."""
+    place = Path("out", name)
+    place.parent.mkdir(parents=True)
+    Path("theirs").write_text("kept")
+    place.symlink_to(Path("theirs").resolve()) if kind == "link" else os.mkfifo(place)
+    with pytest.raises(OpenNeutronError, match=f"ON801.*{place.name}.*no search leaves"):
+        sweep(space(), "out", jobs=1)
+    assert Path("theirs").read_text() == "kept"

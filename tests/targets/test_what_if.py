@@ -75,6 +75,7 @@ def test_it_is_marked_and_has_no_firmware(tmp_path, monkeypatch, capsys):
         BASE + 'reads_flash = 1', BASE + 'cost = 3', BASE + '[cost]\nx = 1',
         BASE + '[cost]\ncall_cycles = nan', BASE + '[cost]\ncall_cycles = inf',
         BASE + '[cost]\ncall_cycles = 0', BASE + '[cost]\ncall_cycles = 1.5',
+        BASE + '[cost]\nsram_bytes_per_cycle = 5e-324',
         BASE + '[cost]\nsources = 1', BASE + 'frequency_hz = 0',
         BASE + '[base]\nx = 1', BASE + 'number = 1', BASE + 'cores = []',
     ],

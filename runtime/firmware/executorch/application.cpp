@@ -65,6 +65,7 @@ void* tensor(const firmware::EValue* value, uint32_t* bytes) {
 
 void report(uint64_t ticks) {
   size_t planned = 0;
+  semihosting_text("\n"); // the application's last line may have no end
   for (size_t i = 0; i < count; ++i) {
     const Slot& slot = slots[i];
     semihosting_text("ran ");

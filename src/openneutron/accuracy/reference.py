@@ -32,6 +32,7 @@ from openneutron.accuracy.verify import (
 )
 from openneutron.diagnostics import fail
 from openneutron.files import write_atomically
+from openneutron.models.arrays import load_arrays
 from openneutron.package.pte import inspect_program
 from openneutron.tensors import from_numpy
 
@@ -100,8 +101,7 @@ def read_reference(program: Path, pte: bytes) -> list[Case]:
     """The cases of this very program; none if there is no such file, or it is damaged or another's."""
     method = next(iter(inspect_program(pte).methods.values()))
     try:
-        with np.load(reference_path(program), allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays = load_arrays(reference_path(program))
         if arrays["program"].tobytes() != hashlib.sha256(pte).digest():
             return []
         steps = [(float(scale), int(zero)) if scale else None for scale, zero in arrays["steps"]]

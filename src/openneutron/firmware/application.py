@@ -13,13 +13,18 @@ from openneutron.firmware.cores import Core, find_firmware_core
 from openneutron.firmware.emulator import emulate
 from openneutron.firmware.pools import WholePools
 from openneutron.firmware.sources import Sources
-from openneutron.firmware.toolchain import CXX, WARNINGS, C, Unit, digest_of
+from openneutron.firmware.toolchain import CXX, WARNINGS, C, Unit, preprocessed_digest
 from openneutron.firmware.whole import WholeFirmware, WholeProgram, build_whole
 from openneutron.firmware.whole_run import relinked
 
 FLAGS = {".c": (*WARNINGS, *C), ".cpp": (*WARNINGS, *CXX)}
 SPEED = "-O2"
-_LINE = re.compile(r"^(ran|application|pools|stack) (.*)$", re.MULTILINE)
+# The last lines of a report; an application may print what begins as they do.
+_REPORT = re.compile(
+    r"^(?P<runs>(?:ran \S+ \d+ \d+\n)*)application (?P<own>\d+)\npools (?P<pools>\d+(?: \d+){3})\n"
+    r"stack (?P<stack>\d+)\ndone\n",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
@@ -53,32 +58,31 @@ def build_application(
              "Let it remember on the NPU, or build an application for it alone.")  # fmt: skip
     core = core or find_firmware_core(target=program.target)
     runtime = runtime_folder() / "firmware"
-    includes = (*dict.fromkeys(file.parent for file in files), runtime / "executorch", runtime)
-    headers = digest_of(f for place in includes for f in place.glob("*.h"))
-    units = [
-        Unit("application", f"own_{f.stem}", f, (*FLAGS[f.suffix], SPEED), includes, headers) for f in files
-    ]
+    includes = (*dict.fromkeys(file.resolve().parent for file in files), runtime / "executorch", runtime)
+    units = []
+    for file in files:
+        flags = (*FLAGS[file.suffix], SPEED)
+        unit = Unit("application", f"own_{file.stem}", file.resolve(), flags, includes, "")
+        # What it includes may have any name and lie anywhere.
+        units.append(replace(unit, headers=preprocessed_digest(unit, core)))
     return build_whole(program, folder, sources, core=core, sram_bytes=sram_bytes, application=units)
 
 
 def run_application(firmware: WholeFirmware, timeout: float = 900.0) -> ApplicationRun:
     """Run the image: it reads and writes files of its folder."""
-    report = emulate(firmware.core, firmware.image, firmware.folder, timeout)
+    text = emulate(firmware.core, firmware.image, firmware.folder, timeout)
+    report = next(iter(reversed([*_REPORT.finditer(text)])), None)
+    if report is None:
+        fail("ON704", str(firmware.image), "it ended without the figures of its run",
+             "Return from application() instead of leaving the program.")  # fmt: skip
+    tick = firmware.core.tick
     runs: dict[str, int] = {}
     took: dict[str, int] = {}
-    own, pools, tick = 0, WholePools(), firmware.core.tick
-    for what, rest in _LINE.findall(report):
-        words = rest.split()
-        if what == "ran":
-            runs[words[0]], took[words[0]] = int(words[1]), round(int(words[2]) * tick)
-        elif what == "application":
-            own = round(int(words[0]) * tick)
-        elif what == "pools":
-            pools = WholePools(*(int(word) for word in words))
-        else:
-            pools = replace(pools, stack=int(words[0]))
-    text = "\n".join(line for line in report.splitlines() if not _LINE.match(line) and line != "done")
-    return ApplicationRun(text.strip(), runs, took, own, pools)
+    for line in report["runs"].splitlines():
+        _, name, count, ticks = line.split()
+        runs[name], took[name] = int(count), round(int(ticks) * tick)
+    pools = replace(WholePools(*map(int, report["pools"].split())), stack=int(report["stack"]))
+    return ApplicationRun(text[: report.start()].strip(), runs, took, round(int(report["own"]) * tick), pools)
 
 
 def measure_application(

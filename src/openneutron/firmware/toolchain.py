@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from openneutron.diagnostics import fail
-from openneutron.files import cache_base, make_folder
+from openneutron.files import cache_base, make_folder, scratch_folder
 
 PREFIX = "arm-none-eabi-"
 PACKAGES = "gcc-arm-none-eabi libnewlib-arm-none-eabi libstdc++-arm-none-eabi-newlib qemu-system-arm"
@@ -27,6 +27,7 @@ PACKAGES = "gcc-arm-none-eabi libnewlib-arm-none-eabi libstdc++-arm-none-eabi-ne
 COMMON = ("-ffp-contract=off", "-ffunction-sections", "-fdata-sections")
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 C = ("-std=c11", "-Wconversion")
+_COMPILERS = {".c": "gcc", ".S": "gcc", ".cpp": "g++"}
 CXX = ("-std=c++17", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-use-cxa-atexit")
 
 
@@ -96,10 +97,19 @@ def digest_of(files: Iterable[Path], root: Path | None = None) -> str:
     return found.hexdigest()
 
 
+def preprocessed_digest(unit: Unit, core: Processor, prefix: str = PREFIX) -> str:
+    """A digest of a source with all that it includes."""
+    compiler = find_tool(f"{prefix}{_COMPILERS[unit.source.suffix]}")
+    includes = [f"-I{path}" for path in unit.includes]
+    with scratch_folder() as folder:
+        text = folder / "preprocessed"
+        run_tool([compiler, *core.flags, *COMMON, *unit.flags, *includes, "-E", unit.source, "-o", text])
+        return hashlib.sha256(text.read_bytes()).hexdigest()
+
+
 def compile_units(units: Sequence[Unit], core: Processor, prefix: str = PREFIX) -> list[Path]:
     """Their objects, in order; those that are not in the cache are compiled."""
-    compilers = {suffix: find_tool(f"{prefix}{tool}") for suffix, tool in
-                 ((".c", "gcc"), (".S", "gcc"), (".cpp", "g++"))}  # fmt: skip
+    compilers = {suffix: find_tool(f"{prefix}{tool}") for suffix, tool in _COMPILERS.items()}
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         return list(pool.map(lambda unit: _compile(unit, core, compilers[unit.source.suffix]), units))
 

@@ -149,7 +149,7 @@ def read_several(sources: Sequence[Path], target: str | None = None, *, named: b
     """Several programs as one with the methods of all; one alone stays as it is if not `named`."""
     if len(sources) == 1 and not named:
         return read_whole_program(sources[0], target)
-    names = [re.sub(r"\W", "_", source.stem) for source in sources]
+    names = [re.sub(r"\W", "_", source.stem, flags=re.ASCII) for source in sources]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         fail("ON104", "FILE.pte", f"two programs are called {', '.join(twice)}, and methods are named so",
              "Rename a file.")  # fmt: skip

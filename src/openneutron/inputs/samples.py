@@ -55,6 +55,8 @@ def load_sequences(
     else:
         samples = load_samples(path, example, limit, pictures)
         found = [samples] if follow else [[sample] for sample in samples]
+    if not all(found):
+        fail("ON605", str(path), "has a sequence without frames", "Leave it out.")
     kept: list[list[Sample]] = []
     for frames in found:
         room = limit - sum(map(len, kept))

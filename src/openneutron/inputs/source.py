@@ -159,6 +159,15 @@ def _carrying(source: Source, pairs: dict[str, str]) -> Source:
     return replace(source, module=module, example_inputs=inputs, calibration=given)
 
 
+def check_source(text: str) -> None:
+    """Refuse at once a model that is not there; nothing of it is loaded."""
+    path = Path(f"{text.partition('.py:')[0]}.py") if ".py:" in text else Path(text)
+    if path.suffix in (".py", ".onnx", ".pt2", ".tflite") or path.exists() or len(path.parts) > 1:
+        read_file(path)
+    else:
+        find_model(text)
+
+
 def _load(text: str, shape: Sequence[str], fix: Sequence[str]) -> Source:
     path = Path(text)
     if is_onnx(text):

@@ -25,10 +25,17 @@ def load_arrays(file: Path) -> dict[str, np.ndarray]:
                 fail("ON605", str(file), f"unpacks to {unpacked:,} bytes", "Give fewer samples.")
         loaded = np.load(data, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
-            return {"": loaded}
-        return {name: np.asarray(loaded[name]) for name in loaded.files}
+            return {"": _native(loaded)}
+        return {name: _native(np.asarray(loaded[name])) for name in loaded.files}
     except OpenNeutronError:
         raise
     except Exception as error:  # NumPy, zipfile, zlib and lzma fail in as many ways as there are bytes
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         fail("ON605", str(file), f"NumPy cannot read it: {reason}", _SAVE)
+
+
+def _native(array: np.ndarray) -> np.ndarray:
+    """The array as this machine has numbers: no other byte order, no float of more than 64 bits."""
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        return array.astype(np.float64)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

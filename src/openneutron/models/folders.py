@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from openneutron.diagnostics import fail
+from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.files import files_below, read_file
 from openneutron.models.arrays import load_arrays
 from openneutron.models.data import Dataset, Split, fit_images
@@ -29,6 +29,7 @@ from openneutron.models.pictures import DEFAULT, Pictures
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".webp")
 _MOST_IDX_BYTES = 1 << 28  # MNIST has 47 MB
+_MOST_BATCH_BYTES = 1 << 28  # CIFAR-10 has 31 MB
 _EVERY = 5  # of a folder of pictures, each fifth is for testing
 _HINT = "Known: cifar-10-batches-py, MNIST's idx files, pictures in a folder per class, an .npz file."
 
@@ -74,10 +75,15 @@ def _npz(path: Path, limit: int) -> Dataset:
 def _cifar10(path: Path, shape: tuple[int, ...], limit: int) -> Dataset:
     def split(name: str) -> Split:
         try:
-            with (path / name).open("rb") as file:
-                batch = _Plain(file, encoding="bytes").load()
-            pixels = torch.from_numpy(np.array(batch[b"data"][:limit]).reshape(-1, 3, 32, 32))
+            raw = read_file(path / name, "ON605", _MOST_BATCH_BYTES)
+            batch = _Plain(io.BytesIO(raw), encoding="bytes").load()
+            data = batch[b"data"]
+            if data.nbytes > len(raw):
+                raise ValueError(f"{data.nbytes} bytes of pixels in a file of {len(raw)}")
+            pixels = torch.from_numpy(np.array(data[:limit]).reshape(-1, 3, 32, 32))
             labels = torch.tensor(batch[b"labels"][:limit])
+        except OpenNeutronError:
+            raise
         except Exception as error:  # a pickle of something else fails in as many ways as there are
             fail("ON605", str(path / name), f"is not a CIFAR-10 batch ({type(error).__name__})", _HINT)
         return Split(fit_pictures(pixels.float() / 127.5 - 1, shape), labels)
@@ -85,8 +91,15 @@ def _cifar10(path: Path, shape: tuple[int, ...], limit: int) -> Dataset:
     return Dataset(split("data_batch_1"), split("test_batch"))
 
 
-class _Plain(pickle.Unpickler):
-    """Reads arrays and containers; a pickle that asks for anything else is refused."""
+class _Plain(pickle._Unpickler):
+    """Reads arrays and containers; a pickle that asks for anything else is refused.
+
+    The reader in Python: that in C makes room for as many objects as a number in the file says.
+    """
+
+    dispatch = {  # noqa: RUF012 - as in the class it is of
+        code: read for code, read in pickle._Unpickler.dispatch.items() if code != pickle.BYTEARRAY8[0]
+    }
 
     def find_class(self, module: str, name: str) -> Any:
         if module.split(".")[0] == "numpy" and name in ("_reconstruct", "ndarray", "dtype"):
@@ -121,8 +134,8 @@ def _read_idx(file: Path, rank: int) -> np.ndarray:
         data = _unzipped(raw) if raw[:2] == b"\x1f\x8b" else raw
         zero, kind, dims = struct.unpack_from(">HBB", data)
         shape = struct.unpack_from(f">{dims}I", data, 4)
-        if (zero, kind, dims) != (0, 8, rank):
-            raise ValueError(f"header {zero}, {kind}, {dims}")
+        if (zero, kind, dims) != (0, 8, rank) or 0 in shape:
+            raise ValueError(f"header {zero}, {kind}, {dims}, of {list(shape)}")
         return np.frombuffer(data, np.uint8, int(np.prod(shape)), 4 + 4 * dims).reshape(shape)
     except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
         fail("ON605", str(file), f"is not an idx file of bytes: {error}", _HINT)

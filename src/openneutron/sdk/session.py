@@ -52,7 +52,8 @@ def open_sdk(*, quiet: bool = False) -> Iterator[Path]:
     Says so once on stderr, unless `quiet`. Another session, this process's or its parent's, is joined.
     """
     with _Process.lock:
-        own = _Process.users > 0 or SESSION not in os.environ
+        # One that has ended may have left its name to a process that it started.
+        own = _Process.users > 0 or not Path(os.environ.get(SESSION, ""), "modules").is_dir()
         if own and not _Process.users:
             _Process.session = contextlib.ExitStack()
             _Process.folder = _Process.session.enter_context(_begin(quiet))

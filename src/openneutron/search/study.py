@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ class Study:
         self.space = space
         self.optuna = _optuna()
         self._lock = _locked(folder)
+        _check_kinds(folder)
         self.note = ""  # what was wrong with the file and could be mended
         self._asked: dict[int, optuna.trial.Trial | optuna.trial.FrozenTrial] = {}
         try:
@@ -182,6 +184,16 @@ def _optuna() -> Any:
         fail("ON805", "sweep", "Optuna is not installed", "pip install 'openneutron[sweep]'")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
+
+
+def _check_kinds(folder: Path) -> None:
+    """Refuse what no search leaves: through a link it would write elsewhere, at a FIFO wait for ever."""
+    for place, folders, files in os.walk(folder):
+        for path in (Path(place, name) for name in (*folders, *files)):
+            kind = path.lstat().st_mode
+            if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+                what = "a link" if stat.S_ISLNK(kind) else "no regular file"
+                fail("ON801", str(path), f"is {what}, which no search leaves", AFRESH)
 
 
 def _locked(folder: Path) -> int:

@@ -36,7 +36,7 @@ _RANGES = {
     "sram_bytes": (1024, 1 << 31),
     "flash_bytes": (1024, 1 << 31),
 }
-_MOST_COST = 1e12
+_LEAST_COST, _MOST_COST = 1e-6, 1e12
 _HINT = "docs/targets.md has the fields: base, name, macs, sram_bytes, frequency_hz, ... and [cost]."
 
 
@@ -103,8 +103,12 @@ def _cost(key: str, value: Any, where: str) -> Any:
     names = {item.name: item for item in fields(CostModel) if item.metadata}
     if key not in names:
         fail(_CODE, where, f"the cost model has no parameter {key[:40]!r}", nearest(key, list(names)))
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST_COST:
-        fail(_CODE, where, f"cost.{key} is not a number above 0 and up to {_MOST_COST:g}", _HINT)
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not _LEAST_COST <= value <= _MOST_COST
+    ):
+        fail(_CODE, where, f"cost.{key} is not a number from {_LEAST_COST:g} to {_MOST_COST:g}", _HINT)
     if names[key].type == "int" and value != int(value):
         fail(_CODE, where, f"cost.{key} is not a whole number", _HINT)
     return int(value) if names[key].type == "int" else float(value)

@@ -50,6 +50,10 @@ def check_generate_arguments(args: argparse.Namespace) -> None:
         fail("ON104", "option --tokens", f"must be positive (got {args.tokens})")
     if args.temperature is not None and not 0 <= args.temperature < 100:
         fail("ON104", "option --temperature", f"must be from 0 to 100 (got {args.temperature:g})")
+    try:
+        args.generate.encode()
+    except UnicodeEncodeError:
+        fail("ON104", "option --generate", "the text is not UTF-8", "Set the terminal to UTF-8.")
     if not args.generate:
         fail("ON104", "option --generate", "there is no text to go on with", "Give at least a letter.")
 
@@ -80,6 +84,7 @@ def _context(method: MethodInfo, limits: list[int | None], where: str) -> int:
     whole = all(s.dtype in ("int32", "int64") and set(s.shape) <= {1} for s in inputs)
     scores = method.outputs[0] if method.outputs else None
     writes = scores is not None and scores.dtype == "float32" and scores.shape[-1:] == (BYTES,)
+    writes = writes and scores is not None and 0 not in scores.shape
     if len(inputs) != 2 or not whole or not writes or limits[1] is None:
         fail("ON514", where, "it is no language model over bytes: that takes a byte and its position, and "
              f"returns {BYTES} scores", "openneutron compile tiny_lm makes one.")  # fmt: skip
@@ -132,7 +137,11 @@ def _write(
         start = time.perf_counter()
         scores = run(arrays)[0]
         seconds[0] += time.perf_counter() - start
-        return np.asarray(scores, np.float64).reshape(-1, BYTES)[-1]
+        found = np.asarray(scores, np.float64).reshape(-1, BYTES)[-1]
+        if not np.isfinite(found).all():
+            fail("ON514", args.file, f"its scores at position {position} are not numbers",
+                 "It cannot go on with a text: compile the model again.")  # fmt: skip
+        return found
 
     count, fed = args.tokens or TOKENS, [0]
     decoder, written = codecs.getincrementaldecoder("utf-8")("replace"), []

@@ -22,6 +22,7 @@ from openneutron.targets.table import TARGETS, find_target
 
 SCHEMA = 1
 _MOST_LINES = 1000
+_MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,10 @@ class Question:
 
 def read_list(path: Path) -> list[Question]:
     """The lines of a list: a network, `zoo` for all of the zoo, then chips (none: all)."""
-    lines = [line.split("#")[0].split() for line in read_text(path, "ON602").splitlines()]
-    questions = []
-    for number, words in enumerate(lines, 1):
-        if not words:
+    questions: list[Question] = []
+    for number, line in enumerate(read_text(path, "ON602", _MOST_BYTES).splitlines(), 1):
+        words = line.split("#")[0].split()
+        if not words or len(questions) > _MOST_LINES:
             continue
         targets = tuple(dict.fromkeys(words[1:])) or tuple(TARGETS)
         for name in targets:
@@ -46,7 +47,8 @@ def read_list(path: Path) -> list[Question]:
             check_network(network, f"{path}:{number}")
             questions.append(Question(network, targets))
     if not 0 < len(questions) <= _MOST_LINES:
-        fail("ON104", str(path), f"asks for {len(questions)} networks", f"One a line, 1 to {_MOST_LINES}.")
+        many = f"more than {_MOST_LINES:,} networks" if questions else "no network"
+        fail("ON104", str(path), f"asks for {many}", "Write one a line.")
     return questions
 
 

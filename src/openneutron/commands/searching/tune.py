@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 from openneutron.commands.compiling.compile import output_path
 from openneutron.commands.searching.sweep import add_worker_arguments, worker_maker
 from openneutron.diagnostics import fail
-from openneutron.inputs.source import MODEL_HELP, add_model_options, check_model_options, model_options
+from openneutron.inputs.source import (
+    MODEL_HELP,
+    add_model_options,
+    check_model_options,
+    check_source,
+    model_options,
+)
 
 if TYPE_CHECKING:
     from openneutron.search.trial import Outcome
@@ -62,6 +68,7 @@ def execute(args: argparse.Namespace) -> int:
     if not args.max_drop >= 0:
         fail("ON104", "option --max-drop", f"must not be negative (got {args.max_drop})")
     check_model_options(args, args.model)
+    check_source(args.model)
     steps = Steps()
     output = output_path(args.output, Path(args.model.split(".py:")[0]).stem)
     with tempfile.TemporaryDirectory(prefix="openneutron-tune-") as name:
