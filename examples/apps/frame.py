@@ -48,6 +48,8 @@ class Figures:
     costs: list[Cost]
     more: dict[str, str] = field(default_factory=dict)  # by name
     unit: str = ""
+    behind: str = ""  # why int8 is more than a point behind float, if it is
+    minutes: float | None = None  # of one core, from the start to the picture
 
 
 def missing(needs: Sequence[str]) -> str:

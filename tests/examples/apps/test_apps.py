@@ -10,7 +10,7 @@ from PIL import Image
 
 from examples.apps.__main__ import main, names
 from examples.apps.frame import APPS, PICTURES, ROOT, missing, read_figures
-from examples.apps.pages import GALLERY, table
+from examples.apps.pages import GALLERY, anchor, overview, table, title_of
 from tests.firmware.whole import find_test_sources
 
 
@@ -49,3 +49,14 @@ def test_the_pages_show_the_figures_that_were_kept(name):
     picture = PICTURES / f"{name}.png"
     assert picture.stat().st_size <= 150 * 1024
     assert str(picture.relative_to(ROOT)) in (APPS / name / "README.md").read_text()
+
+
+def test_one_table_has_all_that_were_kept():
+    kept = {
+        n: read_figures(APPS / n / "figures.json") for n in names() if (APPS / n / "figures.json").exists()
+    }
+    page, rows = GALLERY.read_text(), overview(kept).splitlines()
+    assert overview(kept) in page and len(rows) > len(kept)
+    for name in kept:
+        (row,) = [line for line in rows if line.startswith(f"| [{name}]")]
+        assert f"## {title_of(name)[0]}" in page and f"(#{anchor(title_of(name)[0])})" in row
