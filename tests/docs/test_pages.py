@@ -76,6 +76,29 @@ def test_commands_that_are_only_shown_exist(page):
             assert words[1] in names, line
 
 
+def test_files_that_pages_of_the_inside_name_exist():
+    compiler = re.findall(
+        r"`((?:graph|select|memory|emit|stripes|microcode)/\w+\.py)`", page_text("compiler.md")
+    )
+    assert len(compiler) > 15
+    for name in compiler:
+        assert (ROOT / "src/openneutron/compiler" / name).exists(), f"compiler.md: {name}"
+    rooms = re.findall(r"`(\w+/(?:\w+/)*(?:\w+\.py)?)`", page_text("architecture.md"))
+    places = [ROOT, *(ROOT / "src/openneutron" / part for part in ("", "compiler", "quantize", "passes"))]
+    places += [ROOT / "runtime", ROOT / "src/openneutron/targets", ROOT / "src/openneutron/commands"]
+    for name in rooms:
+        assert any((place / name).exists() for place in places), f"architecture.md: {name}"
+
+
+def test_every_benchmark_is_on_the_page_of_figures():
+    named = set(re.findall(r"`(bench_\w+\.py)`\]", page_text("benchmarks.md")))
+    assert named == {path.name for path in (ROOT / "benchmarks").glob("bench_*.py")}
+
+
+def page_text(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
+
+
 def test_generated_pages_are_up_to_date():
     remedy = "run: openneutron ops|explain --markdown > docs/operators.md|troubleshooting.md"
     assert (ROOT / "docs/operators.md").read_text() == operators(), remedy

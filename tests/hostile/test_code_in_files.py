@@ -13,7 +13,7 @@ import pytest
 
 from openneutron import sweep
 from openneutron.cli import main
-from openneutron.commands.compiling.compile import add_compile_options
+from openneutron.commands.compiling.arguments import add_compile_options
 from openneutron.commands.compiling.file_options import TRUSTED_ONLY
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.inputs.source import load_function, load_source

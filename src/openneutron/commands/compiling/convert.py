@@ -11,7 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from openneutron.commands.compiling.compile import add_weight_options, given_options, output_path
+from openneutron.commands.compiling.arguments import add_weight_options
+from openneutron.commands.compiling.compile import given_options, output_path
 from openneutron.diagnostics import fail
 from openneutron.inputs.source import MODEL_HELP, add_model_options, load_source
 from openneutron.quantize.plan import DEFAULT

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from openneutron.commands.compiling.compile import add_compile_options
+from openneutron.commands.compiling.arguments import add_compile_options
 from openneutron.diagnostics import fail, nearest
 
 # Options that run code or write to a place of their own: a file may set them only if it is trusted.

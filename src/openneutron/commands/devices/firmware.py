@@ -44,7 +44,7 @@ HELP = "build a Cortex-M firmware of a .pte, and run it under QEMU"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    from openneutron.commands.compiling.compile import parse_size
+    from openneutron.commands.compiling.arguments import parse_size
     from openneutron.firmware.cores import CORES, DEFAULT
 
     add = parser.add_argument

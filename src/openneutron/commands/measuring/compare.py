@@ -17,7 +17,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from openneutron.commands.compiling.compile import add_compile_options, compile_options, load_model
+from openneutron.commands.compiling.arguments import add_compile_options
+from openneutron.commands.compiling.compile import compile_options, load_model
 from openneutron.commands.devices.board import add_board_arguments, check_board_arguments
 from openneutron.diagnostics import fail
 from openneutron.inputs.source import MODEL_HELP, Source

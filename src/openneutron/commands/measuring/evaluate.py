@@ -14,7 +14,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openneutron.commands.compiling.compile import Result, add_compile_options, compile_source, load_model
+from openneutron.commands.compiling.arguments import add_compile_options
+from openneutron.commands.compiling.compile import Result, compile_source, load_model
 from openneutron.commands.devices.board import add_board_arguments, check_board_arguments
 from openneutron.diagnostics import fail
 from openneutron.files import scratch_folder

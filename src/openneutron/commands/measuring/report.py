@@ -11,8 +11,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openneutron.commands.compiling.arguments import add_compile_options
 from openneutron.commands.compiling.compile import (
-    add_compile_options,
     compile_source,
     load_model,
     option_text,

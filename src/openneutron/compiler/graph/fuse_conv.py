@@ -19,7 +19,7 @@ PLANAR = "PlanarConv2D"
 """CUSTOM operator of the compiler's graphs only: CONV_2D of an input with its channels in planes, NCHW, with
 the inputs and options of CONV_2D, PADDING too."""
 WEAVE = "WeavePlanes"  # the same bytes ordered by rows, then planes: N, H, C, W
-WOVEN = "woven"  # the option of a convolution that reads these
+INTERLEAVED = "interleaved"  # the option of a convolution that reads these
 PLANAR_CHANNELS = 4  # at most; with more, gathering taps one by one costs more than the copy it saves
 PLANAR_TAPS = limit_of(Conv2DPlanar, "PATCH_BYTES")
 _PAD = (Builtin.PAD, Builtin.PADV2)
@@ -175,7 +175,7 @@ def _takes_planes(op: Op, source: Tensor) -> bool:
 
 
 @rule(PLANAR)
-def weave_planes(g: Rewriter, op: Op) -> bool:
+def interleave_planes(g: Rewriter, op: Op) -> bool:
     """Pictures that only convolutions of planes read are ordered by rows first, which needs no memory.
 
     Exact: only the addresses of the taps change. Worth it where rows of the picture should die as a whole.
@@ -183,10 +183,10 @@ def weave_planes(g: Rewriter, op: Op) -> bool:
     source, readers = op.operand(0), g.readers(op.operand(0))
     n, channels, height, width = source.shape
     fits = channels * height <= limit_of(Weave, "MOST_RUNS")
-    if not fits or WOVEN in op.options or any(reader.key != PLANAR for reader in readers):
+    if not fits or INTERLEAVED in op.options or any(reader.key != PLANAR for reader in readers):
         return False
     rows = g.tensor(f"{source.name}_rows", (n, height, channels, width), source.dtype, source.quant)
     g.add(Builtin.CUSTOM, [source], rows, op.origin, custom_name=WEAVE)
     for reader in readers:
-        g.update(reader, inputs=[rows, *reader.inputs[1:]], options={**reader.options, WOVEN: True})
+        g.update(reader, inputs=[rows, *reader.inputs[1:]], options={**reader.options, INTERLEAVED: True})
     return True

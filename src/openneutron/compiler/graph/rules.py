@@ -42,8 +42,8 @@ FUSE = (
     TIDY,
     Group("views: of what is reshaped", (fusion.join_transposes, fusion.read_unflattened)),
 )
-WEAVE = (Group("weave: for the least memory", (fuse_conv.weave_planes,)),)
-GROUPS = (legalize.LEGALIZE, *IMPORT, *FUSE, *WEAVE)
+INTERLEAVE = (Group("interleave: for the least memory", (fuse_conv.interleave_planes,)),)
+GROUPS = (legalize.LEGALIZE, *IMPORT, *FUSE, *INTERLEAVE)
 
 
 def import_graph(graph: Graph) -> Graph:

@@ -18,7 +18,7 @@ from openneutron.compiler.graph.arithmetic import (
     scale_of,
     zero_of,
 )
-from openneutron.compiler.graph.fuse_conv import PADDING, PLANAR, WEAVE, WOVEN
+from openneutron.compiler.graph.fuse_conv import INTERLEAVED, PADDING, PLANAR, WEAVE
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.format import KernelCall, Ref, View, Window
 from openneutron.compiler.select.context import Context, Gaps, KernelRule, copies, int8_problem
@@ -144,17 +144,17 @@ def _planar_problem(op: Op) -> str:
 def _planar(op: Op, ctx: Context) -> list[KernelCall]:
     """The window of the convolution on NHWC, with the weights in the order in which planes are read."""
     source, weights = op.operand(0), op.operand(1).array
-    woven = WOVEN in op.options
-    channels, height, width = (source.shape[axis] for axis in ((2, 1, 3) if woven else (1, 2, 3)))
+    interleaved = INTERLEAVED in op.options
+    channels, height, width = (source.shape[axis] for axis in ((2, 1, 3) if interleaved else (1, 2, 3)))
     out_c, kernel_h, kernel_w, _ = weights.shape
     bias = fold_zero_point(_bias(op, 2, out_c), weights, zero_of(source))
     multipliers, shifts = channel_multipliers(_scales(source, op.operand(1), op.output, out_c))
     return [
         mc.Conv2DPlanar(
-            input=View(ctx.place(source), 1, channels * width if woven else width),
+            input=View(ctx.place(source), 1, channels * width if interleaved else width),
             output=ctx.view(op.output),
             window=_window(op, kernel_h, kernel_w, (1, height, width, channels)),
-            plane=width if woven else height * width,
+            plane=width if interleaved else height * width,
             weights=ctx.pool.add(pack_matrix(weights.transpose(0, 3, 1, 2).reshape(out_c, -1))),
             channels=ctx.pool.add(_channels(bias, multipliers, shifts)),
             **_quantized_io(op, source),
