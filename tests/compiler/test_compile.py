@@ -222,7 +222,7 @@ def test_what_does_not_fit_is_told_in_numbers():
 
 def test_weights_that_cannot_fit_are_said_before_anything_is_planned(monkeypatch):
     graph = wide_network()
-    monkeypatch.setattr("openneutron.compiler.compile.make_schedule", lambda *args: pytest.fail("planned"))
+    monkeypatch.setattr("openneutron.compiler.compile.choose_candidate", lambda *args: pytest.fail("planned"))
     diagnostic = failure(graph, sram_bytes=16)
     assert diagnostic.code == "ON403" and "the weights of its layers have" in diagnostic.problem
     assert "fetch_constants_to_sram" in diagnostic.hint

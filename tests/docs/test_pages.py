@@ -11,6 +11,7 @@ import pytest
 from openneutron.commands import COMMANDS
 from openneutron.commands.reference.explain import markdown as troubleshooting
 from openneutron.commands.reference.ops import markdown as operators
+from openneutron.inputs.source import FORMATS
 from openneutron.onnx.listing import markdown as onnx_operators
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,6 +89,12 @@ def test_files_that_pages_of_the_inside_name_exist():
     places += [ROOT / "runtime", ROOT / "src/openneutron/targets", ROOT / "src/openneutron/commands"]
     for name in rooms:
         assert any((place / name).exists() for place in places), f"architecture.md: {name}"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/getting-started.md", "docs/security.md"])
+def test_every_format_of_models_is_named(page):
+    text = (ROOT / page).read_text()
+    assert not [suffix for suffix in FORMATS if suffix not in text]
 
 
 def test_every_benchmark_is_on_the_page_of_figures():

@@ -24,8 +24,13 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
-MODEL_HELP = "a zoo name, FILE.py:CALLABLE, MODEL.pt2, MODEL.onnx or MODEL.tflite"
 _RETURNS = "Return (module, example_inputs) or (module, example_inputs, calibration_inputs)."
+
+
+def listed(words: Iterable[str], last: str) -> str:
+    """`a, b and c`."""
+    *first, end = words
+    return f"{', '.join(first)} {last} {end}" if first else end
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 def model_options(args: argparse.Namespace) -> dict[str, list[str]]:
     """What the command line has of them, as options of a file."""
-    return {name: list(getattr(args, name)) for name in _TAKEN_BY if getattr(args, name)}
+    return {name: list(getattr(args, name)) for name in ("shape", "fix", "state") if getattr(args, name)}
 
 
 def check_model_options(args: argparse.Namespace, *models: str) -> None:
@@ -79,13 +84,13 @@ def check_model_options(args: argparse.Namespace, *models: str) -> None:
             _refuse_option(option, models[0] if len(models) == 1 else "these models")
 
 
-# What belongs to which models.
-_TAKEN_BY = {"shape": ".onnx models", "fix": ".onnx models", "state": ".onnx, .pt2 and .py models"}
-
-
 def takes_option(model: str, option: str) -> bool:
     """Whether an option of these is for such a model."""
-    return is_onnx(model) or (option == "state" and (".py:" in model or Path(model).suffix == ".pt2"))
+    return option in (_FROM_CODE if names_code(model) else _options_of(Path(model)))
+
+
+def _options_of(path: Path) -> tuple[str, ...]:
+    return FORMATS[path.suffix].options if path.suffix in FORMATS else ()
 
 
 def taken_options(options: Mapping[str, Any], model: str) -> dict[str, Any]:
@@ -94,18 +99,19 @@ def taken_options(options: Mapping[str, Any], model: str) -> dict[str, Any]:
 
 
 def _refuse_option(option: str, where: str) -> NoReturn:
-    fail("ON104", f"option --{option}", f"has no effect on {where}: it is for {_TAKEN_BY[option]}",
-         "Leave it out.")  # fmt: skip
-
-
-def is_onnx(text: str) -> bool:
-    """Whether a model is an .onnx file."""
-    return Path(text).suffix == ".onnx"
+    suffixes = [*(s for s, f in FORMATS.items() if option in f.options), *(".py",) * (option in _FROM_CODE)]
+    takers = f"{listed(suffixes, 'and')} models"
+    fail("ON104", f"option --{option}", f"has no effect on {where}: it is for {takers}", "Leave it out.")
 
 
 def is_model(text: str) -> bool:
     """Whether a command line names a model, rather than something made of one."""
-    return ".py:" in text or Path(text).suffix in (".onnx", ".pt2", ".tflite") or is_known(text)
+    return is_model_file(text) or is_known(text)
+
+
+def is_model_file(text: str) -> bool:
+    """Whether a model is the user's own: a file, or a function of one."""
+    return names_code(text) or Path(text).suffix in FORMATS
 
 
 def names_code(text: Any) -> bool:
@@ -120,7 +126,7 @@ def refuse_code(text: Any, where: str, code: str) -> None:
             code,
             where,
             f"{text!r} is Python code, which a file may not name",
-            "Look at that code, then give --trust; zoo names and .pt2, .onnx and .tflite files need none.",
+            f"Look at that code, then give --trust; zoo names and {listed(FORMATS, 'and')} files need none.",
         )
 
 
@@ -170,15 +176,11 @@ def check_source(text: str) -> None:
 
 def _load(text: str, shape: Sequence[str], fix: Sequence[str]) -> Source:
     path = Path(text)
-    if is_onnx(text):
-        return _from_onnx(path, shape, fix)
-    if ".py:" in text:
+    if names_code(text):
         file, _, call = text.partition(".py:")
         return _from_callable(Path(f"{file}.py"), *parse_call(call, text))
-    if path.suffix == ".tflite":
-        return Source(path.stem, None, (), litert=read_file(path))
-    if path.suffix == ".pt2":
-        return _from_pt2(path)
+    if path.suffix in FORMATS:
+        return FORMATS[path.suffix].load(path, shape, fix)
     if path.suffix == ".py":
         fail("ON104", text, "a Python file needs the name of a function", f"Write {text}:FUNCTION.")
     if path.suffix == ".pte":
@@ -199,7 +201,7 @@ def _from_zoo(entry: ZooEntry) -> Source:
     )
 
 
-def _from_pt2(path: Path) -> Source:
+def _from_pt2(path: Path, *options: Sequence[str]) -> Source:
     from torch.utils import _pytree as pytree
 
     read_file(path)
@@ -222,6 +224,34 @@ def _from_onnx(path: Path, shape: Sequence[str], fix: Sequence[str]) -> Source:
 
     module = load_onnx(path, parse_shapes(shape), parse_numbers(fix))
     return Source(path.stem, module, module.example_inputs, quantized=module.is_quantized)
+
+
+def _from_litert(path: Path, *options: Sequence[str]) -> Source:
+    return Source(path.stem, None, (), litert=read_file(path))
+
+
+def _onnx_weights(path: Path) -> list[Path]:
+    from openneutron.onnx.file import external_files
+
+    return external_files(path)
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file format of models."""
+
+    load: Callable[[Path, Sequence[str], Sequence[str]], Source]  # with the values of --shape and --fix
+    options: tuple[str, ...] = ()  # of `add_model_options`: those it has a use for
+    companions: Callable[[Path], list[Path]] = lambda path: []  # files it reads besides
+
+
+FORMATS = {
+    ".pt2": Format(_from_pt2, ("state",)),
+    ".onnx": Format(_from_onnx, ("shape", "fix", "state"), _onnx_weights),
+    ".tflite": Format(_from_litert),
+}
+_FROM_CODE = ("state",)  # the options of FILE.py:CALLABLE
+MODEL_HELP = f"a zoo name, FILE.py:CALLABLE, {listed([f'MODEL{suffix}' for suffix in FORMATS], 'or')}"
 
 
 def _is_quantized(model: Any) -> bool:

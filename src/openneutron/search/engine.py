@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from openneutron.files import MOST_BYTES, files_below, make_folder, read_file, write_atomically
+from openneutron.inputs.source import FORMATS
 from openneutron.search.front import pareto_front
 from openneutron.search.space import Point, Space
 from openneutron.search.study import Study
@@ -168,14 +169,10 @@ def _files(space: Space) -> dict[str, bytes]:
 
 
 def _companions(path: Path) -> list[Path]:
-    """What a file reads besides: a Python file may import its neighbours, an ONNX file keep weights there."""
+    """What a file reads besides: a Python file may import its neighbours, a model keep weights there."""
     if path.suffix == ".py":
         return sorted(file for file in path.parent.glob("*.py") if file != path)
-    if path.suffix != ".onnx" or not path.is_file():
-        return []
-    from openneutron.onnx.file import external_files
-
-    return external_files(path)
+    return FORMATS[path.suffix].companions(path) if path.suffix in FORMATS and path.is_file() else []
 
 
 def _line(outcome: Outcome, point: Point, asked: Sequence[str]) -> str:

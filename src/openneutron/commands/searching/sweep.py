@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from openneutron.commands.devices.board import BAUD, TIMEOUT, add_line_arguments, check_line
 from openneutron.diagnostics import fail
-from openneutron.inputs.source import add_model_options, check_model_options, model_options
+from openneutron.inputs.source import add_model_options, check_model_options, is_model_file, model_options
 
 if TYPE_CHECKING:
     from openneutron.search.engine import Progress, Row, Search
@@ -233,8 +233,9 @@ def _check_functions(space: Space) -> None:
             CODE, "space: objectives", "there is no board", "Name one: --board /dev/ttyACM0, or --board qemu."
         )
     asked = [figure for figure in space.asked if figure in LABELLED]
-    is_file = ".py:" in space.model or space.model.endswith((".pt2", ".onnx", ".tflite"))
-    if asked and "test" not in space.data and is_file:  # a model of the zoo may have data of its own
+    if (
+        asked and "test" not in space.data and is_model_file(space.model)
+    ):  # a model of the zoo may have data of its own
         hint = '[data] test = "FILE.npz" or a folder; agreement (with the float model) needs no labels.'
         fail("ON606", f"space: {asked[0]}", "there is no labelled data for an accuracy", hint)
 
