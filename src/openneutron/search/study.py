@@ -38,10 +38,10 @@ class Study:
         self.space = space
         self.optuna = _optuna()
         self._lock = _locked(folder)
-        _check_kinds(folder)
         self.note = ""  # what was wrong with the file and could be mended
         self._asked: dict[int, optuna.trial.Trial | optuna.trial.FrozenTrial] = {}
         try:
+            _check_kinds(folder)
             self._open(folder)
         except OpenNeutronError:
             self.close()
@@ -59,10 +59,10 @@ class Study:
             directions=list(self.space.objectives.values()),
             load_if_exists=True,
         )
-        known = self._study.user_attrs.get(_SPACE)
-        if known is None:
+        stored = self._study.user_attrs.get(_SPACE)
+        if stored is None:
             self._study.set_user_attr(_SPACE, self.space.digest)
-        elif known != self.space.digest:
+        elif stored != self.space.digest:
             fail(
                 "ON801",
                 str(folder),
@@ -85,13 +85,13 @@ class Study:
 
     def finished(self) -> list[tuple[Point, Outcome]]:
         """What is known of the space's points, by number."""
-        found = []
+        rows = []
         for trial in self._study.get_trials(deepcopy=False):
             row = trial.user_attrs
             if trial.state.is_finished() and _ROW in row:  # all of it is written before its state is
                 _check_point(row[_POINT], self.space)
-                found.append((row[_POINT], _outcome(row[_ROW], self.space)))
-        return sorted(found, key=lambda item: item[1].number)
+                rows.append((row[_POINT], _outcome(row[_ROW], self.space)))
+        return sorted(rows, key=lambda item: item[1].number)
 
     def batches(self) -> Iterator[list[tuple[int, Point]]]:
         """What is still to be run, batch by batch: tell the outcomes of one before asking for the next."""
@@ -188,11 +188,16 @@ def _optuna() -> Any:
 
 def _check_kinds(folder: Path) -> None:
     """Refuse what no search leaves: through a link it would write elsewhere, at a FIFO wait for ever."""
+    left = folder / f"{JOURNAL}.lock"  # a link that Optuna made and nothing follows
     for place, folders, files in os.walk(folder):
         for path in (Path(place, name) for name in (*folders, *files)):
+            if path == left:
+                continue
             kind = path.lstat().st_mode
             if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
-                what = "a link" if stat.S_ISLNK(kind) else "no regular file"
+                what = (
+                    "a link" if stat.S_ISLNK(kind) else "a FIFO" if stat.S_ISFIFO(kind) else "no regular file"
+                )
                 fail("ON801", str(path), f"is {what}, which no search leaves", AFRESH)
 
 
