@@ -80,8 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, OpenNeutronError):
             _print_error(error.diagnostic)
             return USAGE if error.diagnostic.code.startswith("ON1") else FAILED
-        if known := _full_disk(error) or _unusable_path(error):
-            _print_error(known)
+        if diagnostic := _full_disk(error) or _unusable_path(error):
+            _print_error(diagnostic)
             return FAILED
         text = str(error).strip().splitlines()
         _print_error(

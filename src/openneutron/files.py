@@ -50,13 +50,13 @@ def read_file(path: Path, code: str = "ON602", most: int = MOST_BYTES) -> bytes:
         reason = getattr(error, "strerror", None) or error
         fail(code, str(path), f"cannot be read: {reason}", "Check that it is a file and may be read.")
     try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            kind = _KINDS.get(stat.S_IFMT(found.st_mode), "not a file")
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            kind = _KINDS.get(stat.S_IFMT(status.st_mode), "not a file")
             fail(code, str(path), f"is {kind}, not a regular file", "Copy the data to a file, and give that.")
-        if found.st_size > most:
+        if status.st_size > most:
             fail(
-                code, str(path), f"has {found.st_size:,} bytes; at most {most:,} are read", "Check the path."
+                code, str(path), f"has {status.st_size:,} bytes; at most {most:,} are read", "Check the path."
             )
         with open(handle, "rb", closefd=False) as file:
             return file.read(most)  # a file that grows meanwhile is not followed
@@ -129,10 +129,10 @@ def replace_file(path: Path, data: bytes) -> None:
 def is_own_file(path: Path) -> bool:
     """Whether there is a regular file of this user, and no link to one."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except (OSError, ValueError):
         return False
-    return stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
 
 
 def cache_base() -> Path | None:
@@ -265,8 +265,8 @@ def _locked(handle: int, path: Path) -> int | None:
             os.close(handle)
             raise
         return handle  # no locks on this file system, and so nobody takes it for a leftover
-    found = _status(path)
-    if found is not None and os.path.samestat(found, os.fstat(handle)):
+    status = _status(path)
+    if status is not None and os.path.samestat(status, os.fstat(handle)):
         return handle
     os.close(handle)
     return None

@@ -32,11 +32,11 @@ _DESCRIPTIONS: dict[int, _Description] = {}  # by identity: an operator's own ha
 
 
 def _described(op: OpOverload) -> _Description:
-    found = _DESCRIPTIONS.get(id(op))
-    if found is None:
+    description = _DESCRIPTIONS.get(id(op))
+    if description is None:
         arguments = ((a.name, not a.kwarg_only, _default(a)) for a in op._schema.arguments)
-        found = _DESCRIPTIONS[id(op)] = (str(op), tuple(arguments), op)
-    return found
+        description = _DESCRIPTIONS[id(op)] = (str(op), tuple(arguments), op)
+    return description
 
 
 def _default(argument: Any) -> Any:
@@ -103,11 +103,11 @@ def is_float(node: Node) -> bool:
 
 def sources(node: Node) -> list[Any]:
     """The nodes of earlier graphs that a node comes from, as torch.export records them."""
-    found, pending = [], list(node.meta.get("from_node", ()))
+    names, pending = [], list(node.meta.get("from_node", ()))
     while pending:
-        found.append(source := pending.pop())
+        names.append(source := pending.pop())
         pending += source.from_node
-    return found
+    return names
 
 
 def source_of(node: Node) -> NodeSource:

@@ -140,10 +140,10 @@ class CompileOptions:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CompileOptions:
         """Options from field names and values; an unknown name is an error."""
-        known = option_names()
+        names = option_names()
         for key in values:
-            if key not in known:
-                fail("ON103", "compile options", f"there is no option '{key}'", nearest(str(key), known))
+            if key not in names:
+                fail("ON103", "compile options", f"there is no option '{key}'", nearest(str(key), names))
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:

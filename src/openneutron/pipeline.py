@@ -115,20 +115,20 @@ def compile_model(
         carried, inputs[name] = carry_state(methods[name], inputs[name], pairs)
         methods[name] = carried
         given |= {name: carried.frames(list(given[name]))} if name in given else {}
-    samples = {name: [[found]] for name, found in inputs.items()}  # sequences of frames
+    samples = {name: [[example]] for name, example in inputs.items()}  # sequences of frames
     # An exported program may say of some dimensions that they have no fixed size.
     dynamic = {name: dynamic_shapes_of(m) for name, m in methods.items() if isinstance(m, ExportedProgram)}
     if calibration is not None:
         for name, method in methods.items() if delegate and not remainder else ():
             check_weights_fit(method, inputs[name], options, recipe, per_channel, keep_float)
         given = {
-            name: list(found) for name, found in given.items()
+            name: list(example) for name, example in given.items()
         }  # not read before the weights are known to fit
         how = QuantizeOptions(
             per_channel, accuracy, keep_float, keep_float_budget, remainder, recipe, core, options
         )
         methods = {name: _calibrated(method, given[name], how) for name, method in methods.items()}
-        samples = {name: [frames_of(found[0])] if found else [] for name, found in given.items()}
+        samples = {name: [frames_of(example[0])] if example else [] for name, example in given.items()}
     exported = {name: export_model(m, inputs[name], dynamic.get(name)) for name, m in methods.items()}
     for program in exported.values():
         check_results(program)

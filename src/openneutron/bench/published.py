@@ -159,15 +159,15 @@ def _measured() -> dict[str, list[Published]]:
         rows = json.loads(MEASURED.read_text())
     except FileNotFoundError:
         return {}
-    return {name: [Published(**row) for row in found] for name, found in rows.items()}
+    return {name: [Published(**row) for row in times] for name, times in rows.items()}
 
 
 def add_measured(new: Mapping[str, Sequence[Published]]) -> Path:
     """Keep measurements with the chips, and what is estimated for them with the reports."""
     rows = _measured()
-    for name, found in new.items():
-        rows[name] = list(dict.fromkeys([*rows.get(name, []), *found]))
-    text = json.dumps({name: [asdict(p) for p in found] for name, found in rows.items()}, indent=1) + "\n"
+    for name, times in new.items():
+        rows[name] = list(dict.fromkeys([*rows.get(name, []), *times]))
+    text = json.dumps({name: [asdict(p) for p in times] for name, times in rows.items()}, indent=1) + "\n"
     write_atomically(MEASURED, text.encode())
     write_atomically(MEASURED.parents[1] / "report/published.json", stored_text().encode())
     return MEASURED
@@ -229,14 +229,14 @@ def refit(target: Target, new: Sequence[Published]) -> Refit:
 
     usable = [p for p in rows if p.on == "npu"]
     cost = target.cost
-    found = fit(usable, target) if usable else Fit(cost.call_cycles, cost.sram_bytes_per_cycle, 0.0)
+    fitted = fit(usable, target) if usable else Fit(cost.call_cycles, cost.sram_bytes_per_cycle, 0.0)
     left_out = []
     for row in rows:
         rest = [p for p in usable if p is not row]
         fits = row in usable and len(rest) > 1
         left_out.append(error(row, fit(rest, target).of(target)) if fits else None)
-    chip = found.of(target)
-    return Refit(target, rows, found, tuple(error(p, target) for p in rows),
+    chip = fitted.of(target)
+    return Refit(target, rows, fitted, tuple(error(p, target) for p in rows),
                  tuple(error(p, chip) for p in rows), tuple(left_out))  # fmt: skip
 
 

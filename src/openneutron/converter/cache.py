@@ -47,12 +47,12 @@ def compile_or_recall(
         return compile()
     key = _key(litert, target, options)
     file = folder / key.hex()
-    found = _recall(file, key)
-    if found is None:
-        found = compile()
+    recalled = _recall(file, key)
+    if recalled is None:
+        recalled = compile()
         with contextlib.suppress(OSError, OpenNeutronError, TypeError):
-            _keep(file, _pack(found, key))
-    return found
+            _keep(file, _pack(recalled, key))
+    return recalled
 
 
 def _folder() -> Path | None:
@@ -95,11 +95,11 @@ def _recall(file: Path, key: bytes) -> CompiledGraph | None:
         body = raw[len(_MAGIC) + 32 :]
         if raw[: len(_MAGIC)] != _MAGIC or hashlib.sha256(body).digest() != raw[len(_MAGIC) :][:32]:
             return None
-        found = _unpack(body, key)
+        compiled = _unpack(body, key)
         os.utime(file)  # it was of use: others go first
     except Exception:  # what is no entry fails in as many ways as there are bytes
         return None
-    return found
+    return compiled
 
 
 def _keep(file: Path, entry: bytes) -> None:
@@ -119,8 +119,8 @@ def _keep(file: Path, entry: bytes) -> None:
 
 def _pack(compiled: CompiledGraph, key: bytes) -> bytes:
     """Bytes that `_unpack` makes the same of; the program is in its microcode."""
-    known = [replace(info, call=None) for info in compiled.calls]  # type: ignore[arg-type]
-    bare = replace(compiled, microcode=b"", weights=b"", program=None, calls=tuple(known))  # type: ignore[arg-type]
+    infos = [replace(info, call=None) for info in compiled.calls]  # type: ignore[arg-type]
+    bare = replace(compiled, microcode=b"", weights=b"", program=None, calls=tuple(infos))  # type: ignore[arg-type]
     facts = json.dumps(_plain(bare)).encode()
     parts = (facts, compiled.microcode, compiled.weights)
     body = key + b"".join(struct.pack("<Q", len(part)) + part for part in parts)
@@ -138,10 +138,10 @@ def _unpack(body: bytes, key: bytes) -> CompiledGraph:
     program = decode(parts[1])
     bare = _value(json.loads(parts[0]))
     calls = tuple(replace(info, call=c) for info, c in zip(bare.calls, program.calls, strict=True))
-    found = replace(bare, microcode=parts[1], weights=parts[2], program=program, calls=calls)
-    if not _is(found, CompiledGraph):
+    compiled = replace(bare, microcode=parts[1], weights=parts[2], program=program, calls=calls)
+    if not _is(compiled, CompiledGraph):
         raise TypeError("a value of another type")
-    return found
+    return compiled
 
 
 def _is(value: Any, hint: Any) -> bool:

@@ -27,18 +27,18 @@ def installed_version() -> str | None:
         return None
 
 
-def is_stand_in(found: str) -> bool:
+def is_stand_in(version: str) -> bool:
     """Whether a version is that of OpenNeutron's own answer under NXP's name."""
-    return _STAND_IN in found.partition("+")[2]
+    return _STAND_IN in version.partition("+")[2]
 
 
-def fit(found: str) -> str | None:
+def fit(version: str) -> str | None:
     """What is to be said of an installed version that this ExecuTorch was not made for; None if it was."""
-    if is_stand_in(found):
+    if is_stand_in(version):
         return "it is OpenNeutron's own stand-in: what it makes does not run on NXP silicon"
-    if found == WANTED:
+    if version == WANTED:
         return None
-    releases = ", ".join(release for release, made_for in MADE_FOR.items() if made_for == found)
+    releases = ", ".join(release for release, made_for in MADE_FOR.items() if made_for == version)
     made = (
         f"it belongs to ExecuTorch {releases}"
         if releases

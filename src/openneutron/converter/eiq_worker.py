@@ -43,10 +43,10 @@ def convert(folder: Path, request: dict[str, Any]) -> str:
     """Run the SDK on the model; the SDK's version."""
     converter, utils, version = load_sdk()
     try:
-        known = utils.isNeutronTarget(request["target"])
-        targets = "" if known else ", ".join(map(str, utils.getNeutronTargets()))
+        is_target = utils.isNeutronTarget(request["target"])
+        targets = "" if is_target else ", ".join(map(str, utils.getNeutronTargets()))
         context = converter.CompilationContext()
-        if known:
+        if is_target:
             context.targetOpts = converter.getNeutronTarget(request["target"])
         options = context.compilationOpts
         options.minNumOpsPerGraph = 1
@@ -62,7 +62,7 @@ def convert(folder: Path, request: dict[str, Any]) -> str:
             f"eiq_neutron_sdk {version} has not the interface needed: {error}",
             "Install the version that NXP released for your board's runtime.",
         ) from error
-    if not known:
+    if not is_target:
         raise Failure(
             "target",
             f"eiq_neutron_sdk {version} does not know target '{request['target']}'",

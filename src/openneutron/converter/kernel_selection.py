@@ -113,11 +113,11 @@ def check_unedited(text: str, selection: KernelSelection, where: str) -> None:
     pairs = zip_longest(text.splitlines(), selection.code().splitlines())
     for number, (line, wanted) in enumerate(pairs, 1):
         if line is None or wanted is None or line.rstrip() != wanted.rstrip():
-            found = "the file ends here" if line is None else f"'{line.strip()}'"
+            difference = "the file ends here" if line is None else f"'{line.strip()}'"
             expected = "nothing more" if wanted is None else f"'{wanted.strip()}'"
             fail(
                 "ON422",
                 f"{where}:{number}",
-                f"edited by hand, or written by another version: {found}, expected {expected}",
+                f"edited by hand, or written by another version: {difference}, expected {expected}",
                 _AGAIN,
             )

@@ -63,13 +63,15 @@ def program_selections(path: Path, inspect: Inspect) -> list[tuple[str, KernelSe
         fail("ON706", str(path), "the program has no delegate that was made by the open converter"
              if not payloads else "NXP's converter made a delegate of this program",
              "Only programs of the open converter say which kernels they need.")  # fmt: skip
-    found = []
+    selections = []
     for number, payload in enumerate(payloads):
         where = f"{path}: delegate {number}"
         program = decode(payload.microcode, where)
         stamp = payload.stamp
-        found.append((where, KernelSelection(stamp.converter, program.target, frozenset(program.kernels))))
-    return found
+        selections.append(
+            (where, KernelSelection(stamp.converter, program.target, frozenset(program.kernels)))
+        )
+    return selections
 
 
 def _read(path: Path) -> str:

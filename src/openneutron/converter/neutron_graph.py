@@ -54,11 +54,11 @@ def read_neutron_graph(litert: bytes, profiling: bool, where: str) -> NeutronGra
     ops = [op for op in graph.ops if op.custom_name == CUSTOM_NAME]
     others = sorted({op.custom_name or op.kind.name for op in graph.ops} - {CUSTOM_NAME})
     if len(ops) != 1 or others:
-        found = f"{len(ops)} {CUSTOM_NAME} operators" + (f" and {', '.join(others)}" if others else "")
+        content = f"{len(ops)} {CUSTOM_NAME} operators" + (f" and {', '.join(others)}" if others else "")
         fail(
             "ON410",
             where,
-            f"the converted model must be one {CUSTOM_NAME} operator; it has {found}",
+            f"the converted model must be one {CUSTOM_NAME} operator; it has {content}",
             "The converter refused a part of the model: keep the operators it left over on the CPU with "
             "operators_not_to_delegate, or use the open converter.",
         )

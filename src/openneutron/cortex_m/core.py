@@ -9,7 +9,7 @@ from openneutron.diagnostics import fail, nearest
 
 def find_core(name: str) -> CortexMTargetConfig:
     """The configuration of that core; an unknown one is an error with a suggestion."""
-    known = [CortexMTargetConfig(cpu).target_string for cpu in CortexM]
-    if name not in known:
-        fail("ON112", "core", f"there is no core '{name}'", nearest(name, known))
+    names = [CortexMTargetConfig(cpu).target_string for cpu in CortexM]
+    if name not in names:
+        fail("ON112", "core", f"there is no core '{name}'", nearest(name, names))
     return CortexMTargetConfig.from_target_string(name)

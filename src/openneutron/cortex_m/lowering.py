@@ -84,19 +84,19 @@ class FuseActivations(ActivationFusionPass):
     """
 
     def _get_validated_qparams(self, node: Node, input_node: Node) -> dict[str, Any] | None:
-        found = node.meta.get("output_qparams", {}).get(0)
+        qparams = node.meta.get("output_qparams", {}).get(0)
         bounds = (
             None if node.target is edge_ops.edge.aten.hardsigmoid.default else get_activation_bounds(node)
         )
-        if found is None or bounds is None or input_node.target in self.MAX_POOL_OPS or found.per_channel:
+        if qparams is None or bounds is None or input_node.target in self.MAX_POOL_OPS or qparams.per_channel:
             return super()._get_validated_qparams(node, input_node)
         low, high = (
             limit
             if bound is None
-            else int(quantize_val(bound, found.scale, found.zp, found.qmin, found.qmax))
-            for bound, limit in zip(bounds, (found.qmin, found.qmax), strict=True)
+            else int(quantize_val(bound, qparams.scale, qparams.zp, qparams.qmin, qparams.qmax))
+            for bound, limit in zip(bounds, (qparams.qmin, qparams.qmax), strict=True)
         )
-        return {**found._asdict(), "qmin": low, "qmax": high}
+        return {**qparams._asdict(), "qmin": low, "qmax": high}
 
 
 class RemovePermutes(RemovePermutesAroundElementwiseOps):

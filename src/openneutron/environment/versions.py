@@ -55,9 +55,9 @@ def executorch_library(name: str) -> Path:
 @cache
 def require_executorch() -> None:
     """Fail, in one sentence, unless the ExecuTorch that OpenNeutron is made for is installed."""
-    found = executorch_version()
-    if found != EXECUTORCH:
-        what = f"executorch {found} is installed" if found else "executorch is not installed"
+    version = executorch_version()
+    if version != EXECUTORCH:
+        what = f"executorch {version} is installed" if version else "executorch is not installed"
         fail(
             "ON520",
             "executorch",

@@ -46,12 +46,12 @@ def _explain(node: Node, reasons: dict[Any, list[Rejected]], otherwise: Reject) 
     name, original = op_name(node) or str(node.target), node.meta.get("original_aten")
     replaced = name.startswith(DIALECT)
     name = str(original) if replaced and original else name
-    found = next((reasons[key] for key in (*_history(node), node.name) if key in reasons), [])
+    reason = next((reasons[key] for key in (*_history(node), node.name) if key in reasons), [])
     # The parts of an operator that was decomposed have one origin, and each a name of its own.
-    own = [e for e in found if e.node.name == node.name] or [e for e in found if e.op == name] or found
+    own = [e for e in reason if e.node.name == node.name] or [e for e in reason if e.op == name] or reason
     if not own:
         return Rejected(node, name, otherwise)
-    return Rejected(node, own[0].op if replaced and len(found) == 1 else name, own[0].reject)
+    return Rejected(node, own[0].op if replaced and len(reason) == 1 else name, own[0].reject)
 
 
 def _is_step(node: Node) -> bool:

@@ -131,23 +131,23 @@ class Operator:
 
 def operator_of(node: Node) -> Operator:
     """The call a node of an Edge program makes."""
-    found = tensor_of(node)
+    tensor = tensor_of(node)
     value = node.meta.get("val")
-    if found is None and isinstance(value, tuple | list):
-        found = next((v for v in value if isinstance(v, Tensor)), None)
+    if tensor is None and isinstance(value, tuple | list):
+        tensor = next((v for v in value if isinstance(v, Tensor)), None)
     read = [t for n in node.all_input_nodes if (t := tensor_of(n)) is not None]
     inputs = tuple(sizes_of(t) for t in read)
     name = op_name(node) or str(node.target)
-    if found is None:
+    if tensor is None:
         return Operator(name, inputs, ())
     args = bind_args(node) if op_name(node) else {}
     kernel = args.get("kernel_size") or ()
     window = prod(kernel) if isinstance(kernel, list | tuple) else int(kernel)
     if args.get("transposed"):  # one operator for both directions; the names tell them apart here
         name = "aten.conv_transpose2d.input"
-    moved = sum(prod(sizes_of(t)) * t.element_size() for t in (*read, found))
-    is_float = all(t.dtype == float32 for t in (*read, found))
-    return Operator(name, inputs, sizes_of(found), moved, window, is_float)
+    moved = sum(prod(sizes_of(t)) * t.element_size() for t in (*read, tensor))
+    is_float = all(t.dtype == float32 for t in (*read, tensor))
+    return Operator(name, inputs, sizes_of(tensor), moved, window, is_float)
 
 
 def sizes_of(tensor: Tensor) -> tuple[int, ...]:

@@ -28,9 +28,9 @@ class _Forward:
         self._module = ref(module)
 
     def __get__(self, module: GraphModule | None, cls: type) -> Any:
-        found = self._module()
-        assert found is not None
-        code_of(found)
+        owner_module = self._module()
+        assert owner_module is not None
+        code_of(owner_module)
         owner: Any = cls if module is None else module
         return owner.forward
 

@@ -205,21 +205,21 @@ class _Lifting:
         if key not in self.inferred:
             values, named = map_arg((args, kwargs), lambda n: n.meta["val"])
             try:
-                found = target(*values, **named)
+                result = target(*values, **named)
             except Exception as error:  # tracing will say what is wrong
                 raise _Unknown from error
-            for value in pytree.tree_leaves(found):
+            for value in pytree.tree_leaves(result):
                 if not isinstance(value, torch.Tensor) or not all(isinstance(d, int) for d in value.shape):
                     raise _Unknown
                 self.kinds[id(value)] = _kind(value)
-            self.inferred[key] = found
+            self.inferred[key] = result
         return self.inferred[key]
 
     def _key(self, value: Any) -> Hashable:
         """Arguments of a call as a key: tensors of one kind are alike, and so are their results."""
         if isinstance(value, Node):
-            found = value.meta["val"]
-            return "tensor", self.kinds[id(found)] if isinstance(found, torch.Tensor) else id(found)
+            traced = value.meta["val"]
+            return "tensor", self.kinds[id(traced)] if isinstance(traced, torch.Tensor) else id(traced)
         if isinstance(value, list | tuple):
             return tuple(map(self._key, value))
         if isinstance(value, dict):

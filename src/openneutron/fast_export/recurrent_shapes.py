@@ -27,8 +27,8 @@ def shapes_of_few_steps() -> Iterator[None]:
     before = {op: dict(op.py_kernels) for op in _LAYERS}
     try:
         for op in _LAYERS:
-            found = {key: _of_few(op.py_kernels[key]) for key in _KEYS if key in op.py_kernels}
-            _set(op, {**op.py_kernels, **found})
+            originals = {key: _of_few(op.py_kernels[key]) for key in _KEYS if key in op.py_kernels}
+            _set(op, {**op.py_kernels, **originals})
         yield
     finally:
         for op, kernels in before.items():

@@ -49,16 +49,16 @@ def load_sequences(
     """
     folders = sorted(f for f in path.iterdir() if f.is_dir()) if path.is_dir() else []
     if folders:
-        found = [load_samples(folder, example, limit, pictures) for folder in folders]
+        sequences = [load_samples(folder, example, limit, pictures) for folder in folders]
     elif path.is_file() and path.suffix in TABLES and (timed := _timed(path, example)):
-        found = timed
+        sequences = timed
     else:
         samples = load_samples(path, example, limit, pictures)
-        found = [samples] if follow else [[sample] for sample in samples]
-    if not all(found):
+        sequences = [samples] if follow else [[sample] for sample in samples]
+    if not all(sequences):
         fail("ON605", str(path), "has a sequence without frames", "Leave it out.")
     kept: list[list[Sample]] = []
-    for frames in found:
+    for frames in sequences:
         room = limit - sum(map(len, kept))
         kept += [frames[:room]] if room > 0 else []
     return kept
@@ -106,20 +106,20 @@ def remarks_on(samples: list[Sample]) -> list[str]:
     """What is odd about calibration samples."""
     import torch
 
-    found = []
+    remarks = []
     if len(samples) < FEW:
-        found.append(f"calibrated on {len(samples)} sample(s): {4 * FEW} to 128 typical ones are better")
+        remarks.append(f"calibrated on {len(samples)} sample(s): {4 * FEW} to 128 typical ones are better")
     floats = [[v for v in s if isinstance(v, torch.Tensor) and v.is_floating_point()] for s in samples]
     constant = [
         i for i, values in enumerate(floats) if any(v.numel() > 1 and v.min() == v.max() for v in values)
     ]
     if constant:
-        found.append(f"{len(constant)} calibration sample(s) are constant, the first is {constant[0]}")
+        remarks.append(f"{len(constant)} calibration sample(s) are constant, the first is {constant[0]}")
     if len(samples) > 1 and all(
         len(values) == len(floats[0]) and all(map(torch.equal, values, floats[0])) for values in floats[1:]
     ):
-        found.append("all calibration samples are the same")
-    return found
+        remarks.append("all calibration samples are the same")
+    return remarks
 
 
 def outside(samples: list[Sample], calibration: list[Sample]) -> list[int]:
@@ -133,14 +133,14 @@ def outside(samples: list[Sample], calibration: list[Sample]) -> list[int]:
             if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel():
                 low, high = ends.get(i, (float("inf"), float("-inf")))
                 ends[i] = min(low, float(value.min())), max(high, float(value.max()))
-    found = []
+    ports = []
     for index, sample in enumerate(samples):
         for i, (low, high) in ends.items():
             room = 0.1 * (high - low)
             if float(sample[i].min()) < low - room or float(sample[i].max()) > high + room:
-                found.append(index)
+                ports.append(index)
                 break
-    return found
+    return ports
 
 
 def frames_in(samples: list[Any]) -> list[Sample]:

@@ -144,15 +144,15 @@ def load_source(
 
 def _state_pairs(texts: Sequence[str]) -> dict[str, str]:
     """`OUT=IN` of the command line."""
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for text in texts:
         out, _, into = text.partition("=")
         if not out or not into:
             fail("ON104", "option --state", f"'{text}' is not OUT=IN", "For example: --state hn=h0")
-        if out in found:
+        if out in pairs:
             fail("ON104", "option --state", f"output '{out}' is given twice", "A state is one of each.")
-        found[out] = into
-    return found
+        pairs[out] = into
+    return pairs
 
 
 def _carrying(source: Source, pairs: dict[str, str]) -> Source:
@@ -330,10 +330,10 @@ def arguments_of(text: str) -> list[str] | None:
         tree = ast.parse(read_file(path))
     except (SyntaxError, ValueError, RecursionError):
         return None  # running it says what is wrong
-    found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
-    if found:
-        given = found[-1].args
-        if given.kwarg or found[-1].decorator_list:
+    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
+    if functions:
+        given = functions[-1].args
+        if given.kwarg or functions[-1].decorator_list:
             return None
         return [a.arg for a in (*given.args, *given.kwonlyargs)]
     own = [n.name for n in tree.body if isinstance(n, ast.FunctionDef)]
@@ -364,11 +364,11 @@ def _function(path: Path, name: str) -> Callable[..., Any]:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.resolve().parent))  # so that the file can import its neighbours
-    known = sys.modules.setdefault(path.stem, module)  # a dataclass looks for the module that defines it
+    loaded = sys.modules.setdefault(path.stem, module)  # a dataclass looks for the module that defines it
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        if known is module:
+        if loaded is module:
             del sys.modules[path.stem]
         _user_error(str(path), error)
     function = vars(module).get(name)
@@ -386,8 +386,8 @@ def _is_own(value: Any, module: ModuleType) -> bool:
     if isinstance(value, functools.partial):
         return _is_own(value.func, module)
     if isinstance(value, type):
-        known = getattr(sys.modules.get(module.__name__), value.__qualname__, None)
-        return value.__module__ == module.__name__ and known is not value
+        same_name = getattr(sys.modules.get(module.__name__), value.__qualname__, None)
+        return value.__module__ == module.__name__ and same_name is not value
     code = inspect.unwrap(value)  # what a decorator that was imported stands before
     if isinstance(code, FunctionType):
         return code.__globals__ is vars(module)

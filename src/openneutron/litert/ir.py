@@ -418,8 +418,8 @@ def _state_problems(graph: Graph) -> Iterator[str]:
         if (old.shape, old.dtype, old.quant) != (new.shape, new.dtype, new.quant):
             yield f"state {state.name} is read as {old!r} and written as {new!r}"
         if state.initial.shape != old.shape or str(state.initial.dtype) != old.dtype:
-            found = f"{state.initial.dtype}{list(state.initial.shape)}"
-            yield f"state {state.name} is {old.dtype}{list(old.shape)}, and starts from {found}"
+            initial = f"{state.initial.dtype}{list(state.initial.shape)}"
+            yield f"state {state.name} is {old.dtype}{list(old.shape)}, and starts from {initial}"
 
 
 def _tensor_problems(t: Tensor) -> Iterator[str]:

@@ -47,14 +47,14 @@ class Rule:
 
     def apply(self, g: Rewriter, op: Op, *facts: Any) -> bool:
         """Rewrite at an op, if the pattern is there."""
-        found: list[Op] = []
+        matches: list[Op] = []
         at: Op | None = op
         for link in reversed(self.links):
-            at = g.maker(found[0].operand(0)) if found else at
+            at = g.maker(matches[0].operand(0)) if matches else at
             if at is None or not (link is None or at.key in link):
                 return False
-            found.insert(0, at)
-        return self.function(g, *found, *facts)
+            matches.insert(0, at)
+        return self.function(g, *matches, *facts)
 
 
 def _matching(link: Operators) -> frozenset[Builtin | str] | None:

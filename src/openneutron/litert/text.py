@@ -172,8 +172,8 @@ class _Parser:
         """The quantization, if there is one."""
         if self.take(r" \("):
             scales, zeros = self.runs(r"\)@\("), self.runs(r"\)")
-        elif found := self.take(rf" {_REAL}@-?\d+"):
-            scales, zeros = ([part] for part in found.split("@"))
+        elif token := self.take(rf" {_REAL}@-?\d+"):
+            scales, zeros = ([part] for part in token.split("@"))
         else:
             return None
         axis = int(self.expect(r"\d+")) if self.take(" axis ") else 0
@@ -194,14 +194,14 @@ class _Parser:
 
     def runs(self, end: str, most: int = 1 << 24) -> list[str]:
         """Numbers, and how often each."""
-        found: list[str] = []
+        parts: list[str] = []
         for item in self.list(lambda: self.expect(rf"(?:{_REAL}|True|False)(?:\*\d+)?"), end):
             value, _, count = item.partition("*")
             times = int(count or 1)
-            if len(found) + times > most:
+            if len(parts) + times > most:
                 raise ValueError("too many")
-            found += [value] * times
-        return found
+            parts += [value] * times
+        return parts
 
     def name(self) -> str:
         """A name, quoted or not."""
@@ -210,23 +210,23 @@ class _Parser:
 
     def list(self, item: Callable[[], T], end: str, comma: str = ", ") -> list[T]:
         """Items up to the end."""
-        found: list[T] = []
+        items: list[T] = []
         while self.take(end) is None:
-            if found:
+            if items:
                 self.expect(comma)
-            found.append(item())
-        return found
+            items.append(item())
+        return items
 
     def take(self, pattern: str) -> str | None:
         """What is here, if it is as the pattern says."""
-        found = re.compile(pattern, re.ASCII).match(self.text, self.at)
-        self.at = found.end() if found else self.at
-        return found.group() if found else None
+        match = re.compile(pattern, re.ASCII).match(self.text, self.at)
+        self.at = match.end() if match else self.at
+        return match.group() if match else None
 
     def expect(self, pattern: str) -> str:
         """The same, and an error if it is not."""
-        found = self.take(pattern)
-        return self.fail(f"`{pattern}`") if found is None else found
+        token = self.take(pattern)
+        return self.fail(f"`{pattern}`") if token is None else token
 
     def fail(self, wanted: str, at: int | None = None) -> NoReturn:
         """Say where, and what should be there."""

@@ -87,15 +87,15 @@ def from_variables(main: Graph, others: Sequence[Graph], where: str) -> Graph:
 
 def _initial_values(others: Sequence[Graph], where: str) -> dict[str, np.ndarray]:
     names: dict[Tensor, str] = {}
-    found: dict[str, np.ndarray] = {}
+    values: dict[str, np.ndarray] = {}
     for op in (op for graph in others for op in graph.ops):
         if op.kind is Builtin.VAR_HANDLE:
             names[op.output] = str(op.options.get("sharedName", "") or op.output.name)
         elif op.kind is Builtin.ASSIGN_VARIABLE and op.operand(1).is_const:
-            found[_name(names, op, where)] = op.operand(1).array
+            values[_name(names, op, where)] = op.operand(1).array
         else:
             _not_constant(op, where)
-    return found
+    return values
 
 
 def _not_constant(op: Op, where: str) -> NoReturn:
@@ -110,12 +110,12 @@ def _name(names: dict[Tensor, str], op: Op, where: str) -> str:
     return names[op.operand(0)]
 
 
-def _initial(found: np.ndarray | None, tensor: Tensor, name: str, where: str) -> np.ndarray:
-    if found is None:
+def _initial(value: np.ndarray | None, tensor: Tensor, name: str, where: str) -> np.ndarray:
+    if value is None:
         zero = tensor.quant.zero_point[0] if tensor.quant is not None else 0
         return np.full(tensor.shape, zero, tensor.dtype)
-    if str(found.dtype) != tensor.dtype or found.size != tensor.elements:
-        start = f"{found.dtype}{list(found.shape)}"
+    if str(value.dtype) != tensor.dtype or value.size != tensor.elements:
+        start = f"{value.dtype}{list(value.shape)}"
         fail("ON303", where, f"variable {name} is {tensor!r}, and starts from {start}",
              "A variable must have one shape and one type.")  # fmt: skip
-    return found.reshape(tensor.shape)
+    return value.reshape(tensor.shape)

@@ -110,7 +110,7 @@ class _Converter:
 
     def _states(self) -> dict[str, Tensor]:
         """The buffers that the program writes to, as they are at the start of a run."""
-        signature, found = self.program.graph_signature, {}
+        signature, states = self.program.graph_signature, {}
         stored = {**self.program.state_dict, **self.program.constants}
         written = dict(zip(signature.buffers_to_mutate.values(), results_of(self.program), strict=False))
         for node in self.program.graph.find_nodes(op="placeholder"):
@@ -123,9 +123,9 @@ class _Converter:
                 # What is only handed on has the parameters that it is written with.
                 value = written[signature.inputs_to_buffers[value.name]]
             quant = quant or per_tensor_quant(value)
-            found[target] = self.build.state(target, initial, quant)
-            self.tensors[node.name] = found[target]
-        return found
+            states[target] = self.build.state(target, initial, quant)
+            self.tensors[node.name] = states[target]
+        return states
 
     def _user_inputs(self) -> set[str]:
         specs = self.program.graph_signature.input_specs
@@ -141,10 +141,10 @@ class _Converter:
         self.tensors[node.name] = self.build.transpose(physical, [order.index(d) for d in range(len(shape))])
 
     def _input_quant(self, node: Node) -> Quant | None:
-        found = {per_tensor_quant(u) for u in node.users if op_name(u) == DEQUANTIZE_TENSOR}
-        if len(found) > 1:
+        quants = {per_tensor_quant(u) for u in node.users if op_name(u) == DEQUANTIZE_TENSOR}
+        if len(quants) > 1:
             fail("ON304", node.name, "is read with two sets of quantization parameters")
-        return found.pop() if found else None
+        return quants.pop() if quants else None
 
     def _output(self, node: Node) -> Tensor:
         """An output leaves in the memory order ExecuTorch expects of it."""

@@ -170,9 +170,9 @@ class _Whole:
         if not isinstance(node, Node):
             fail("ON305", "output", f"is {node!r}, not a tensor", "Return tensors only.")
         if op_name(node) in DEQUANTIZE:
-            found = self.tensors.get(bind_args(node)["input"].name)
-            if found is not None and found.quant is not None:
-                return found
+            tensor = self.tensors.get(bind_args(node)["input"].name)
+            if tensor is not None and tensor.quant is not None:
+                return tensor
         if node.name not in self.tensors:
             fail("ON305", node.name, "is an output that does not depend on any input", "Leave it out.")
         return self.tensors[node.name]
@@ -234,21 +234,21 @@ class _Whole:
         tensor = tensor_of(value)
         assert tensor is not None, f"{value.name} is not a tensor"
         shape, dtype = tuple(tensor.shape), _dtype(tensor, value)
-        found = self.constants.find(value)
-        if found is None:
+        constant = self.constants.find(value)
+        if constant is None:
             self._tensor(value)
             return RealValue(value.name, shape, dtype, ANY)
-        array = _real_array(found[0].array(), found[0].quant)
+        array = _real_array(constant[0].array(), constant[0].quant)
         quant = ANY if array.dtype == np.float32 else None
         return RealValue(value.name, shape, str(array.dtype), quant, lambda: array)
 
     def _tensor(self, node: Node) -> Tensor:
         if node.name not in self.tensors:
-            found = self.constants.find(node)
-            if found is None:
+            const = self.constants.find(node)
+            if const is None:
                 _refuse(node, "its value is not known")
-            assert found is not None
-            constant = found[0]
+            assert const is not None
+            constant = const[0]
             array = constant.array() if constant.quant is not None else _real_array(constant.array(), None)
             self.tensors[node.name] = self.build.const(array, constant.quant, name=node.name)
         return self.tensors[node.name]

@@ -154,12 +154,12 @@ def _make_text(message: Any) -> None:
 
 def _nearest_operator(text: list[str]) -> str:
     """The operator that may be meant, if what the checker does not know is one."""
-    found = re.search(r"No Op registered for (\w+)", " ".join(text))
-    if found is None:
+    match = re.search(r"No Op registered for (\w+)", " ".join(text))
+    if match is None:
         return ""
     from openneutron.onnx.ops import BY_NAME  # which reads types from here
 
-    hint = nearest(found[1], sorted({name for _, name in BY_NAME}))
+    hint = nearest(match[1], sorted({name for _, name in BY_NAME}))
     return f" {hint.split(' Known')[0]}" if hint.startswith("Did") else ""
 
 
@@ -199,10 +199,10 @@ def _take_weights(model: Any, path: Path) -> dict[str, torch.Tensor]:
 def torch_dtype(number: int) -> torch.dtype:
     """torch's type for one of ONNX's."""
     if number not in _TYPES:
-        known = {v: k for k, v in _T.DataType.items()}
+        names = {v: k for k, v in _T.DataType.items()}
         raise Unsupported(
-            f"it has the type {known.get(number, number)}",
-            f"Read: {', '.join(known[n].lower() for n in _TYPES)}.",
+            f"it has the type {names.get(number, number)}",
+            f"Read: {', '.join(names[n].lower() for n in _TYPES)}.",
         )
     return _TYPES[number][0]
 
@@ -296,28 +296,28 @@ def _external(proto: Any, folder: Path | None, size: int) -> bytearray:
         )
     with file.open("rb") as stream:
         stream.seek(offset)
-        found = bytearray(stream.read(length))
-    if len(found) != length:
+        data = bytearray(stream.read(length))
+    if len(data) != length:
         raise Unsupported(f"its data file '{location}' cannot be read whole", "Copy it again.", "ON903")
-    return found
+    return data
 
 
 def attributes_of(proto: Any) -> dict[str, Any]:
     """The attributes of a node as Python values; a graph stays as it is."""
     a = onnx.AttributeProto
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for item in proto.attribute:
         if item.type == a.STRING:
-            found[item.name] = item.s.decode(errors="replace")
+            attributes[item.name] = item.s.decode(errors="replace")
         elif item.type == a.STRINGS:
-            found[item.name] = [s.decode(errors="replace") for s in item.strings]
+            attributes[item.name] = [s.decode(errors="replace") for s in item.strings]
         elif item.type == a.TENSOR:
-            found[item.name] = tensor_of(item.t, None)
+            attributes[item.name] = tensor_of(item.t, None)
         elif item.type in (a.INT, a.FLOAT):
-            found[item.name] = item.i if item.type == a.INT else item.f
+            attributes[item.name] = item.i if item.type == a.INT else item.f
         elif item.type in (a.INTS, a.FLOATS):
-            found[item.name] = list(item.ints if item.type == a.INTS else item.floats)
+            attributes[item.name] = list(item.ints if item.type == a.INTS else item.floats)
         elif item.type == a.GRAPH:
-            found[item.name] = item.g
+            attributes[item.name] = item.g
         # Sparse tensors and the like: an operator that needs one says that it lacks it.
-    return found
+    return attributes

@@ -169,10 +169,10 @@ class _Importer:
         assert op is not None
         inputs = []
         for name in node.inputs:
-            found = scope.find(name) if name else ""
-            if found is None:
+            value = scope.find(name) if name else ""
+            if value is None:
                 raise Unsupported(f"it reads '{name}', which is never made", "", "ON903")
-            inputs.append(found)
+            inputs.append(value)
         while inputs and not inputs[-1]:
             inputs.pop()
         self._compute(node, op, version, inputs, scope)
@@ -225,7 +225,7 @@ class _Importer:
 
     def _outputs(self, node: Node, scope: _Scope) -> list[str]:
         """Unique names for what a node makes."""
-        found = []
+        outputs = []
         for name in node.outputs:
             unique, count = scope.prefix + name if name else "", 0
             while unique and unique in self.values:
@@ -234,14 +234,14 @@ class _Importer:
             self.values.add(unique)
             if name:
                 scope.names[name] = unique
-            found.append(unique)
-        return found
+            outputs.append(unique)
+        return outputs
 
     def _describe(self, node: Node, scope: _Scope) -> str:
         shapes = []
         for name in node.inputs:
-            found = scope.find(name) if name else None
-            value = None if found is None else self.constants.get(found, self.live.get(found))
+            described = scope.find(name) if name else None
+            value = None if described is None else self.constants.get(described, self.live.get(described))
             shapes.append("-" if value is None else str(list(value.shape)))
         return ", ".join(shapes) or "none"
 
@@ -269,10 +269,10 @@ class _Importer:
             self.values.add(name)
         self._nodes(branch.node, inner)
         for name, result in zip(node.outputs, branch.output, strict=True):
-            found = inner.find(result.name)
-            if found is None:
+            value = inner.find(result.name)
+            if value is None:
                 raise Unsupported(f"its branch never makes '{result.name}'", "", "ON903")
-            scope.names[name] = found
+            scope.names[name] = value
 
     def _expand(self, node: Node, proto: Any, scope: _Scope) -> bool:
         """Replace an operator by the body that ONNX's own definition gives, if it has one."""
@@ -302,10 +302,12 @@ class _Importer:
             for attribute in template.attribute:
                 source = attribute
                 if attribute.ref_attr_name:
-                    found = given.get(attribute.ref_attr_name) or defaults.get(attribute.ref_attr_name)
-                    if found is None:
+                    attribute_value = given.get(attribute.ref_attr_name) or defaults.get(
+                        attribute.ref_attr_name
+                    )
+                    if attribute_value is None:
                         continue
-                    source = found
+                    source = attribute_value
                 added = copy.attribute.add()
                 added.CopyFrom(source)
                 added.name = attribute.name
@@ -366,10 +368,10 @@ def _inlined(file: OnnxFile) -> Any:
 
 
 def _opsets(imports: Sequence[Any], where: str, nodes: Sequence[Any] = ()) -> dict[str, int]:
-    found = {_DOMAINS.get(o.domain, o.domain): int(o.version) for o in imports}
-    opset = found.setdefault("", onnx.defs.onnx_opset_version())
+    versions = {_DOMAINS.get(o.domain, o.domain): int(o.version) for o in imports}
+    opset = versions.setdefault("", onnx.defs.onnx_opset_version())
     if nodes and 0 < opset < OLDEST_OPSET and all(_has_not_changed(n, opset) for n in nodes):
-        found[""] = opset = OLDEST_OPSET
+        versions[""] = opset = OLDEST_OPSET
     if not OLDEST_OPSET <= opset <= onnx.defs.onnx_opset_version():
         newest = onnx.defs.onnx_opset_version()
         fail(
@@ -379,8 +381,8 @@ def _opsets(imports: Sequence[Any], where: str, nodes: Sequence[Any] = ()) -> di
             f"Opsets {OLDEST_OPSET} to {newest} are read (onnx {onnx.__version__}); "
             "onnx.version_converter.convert_version changes a model's opset.",
         )
-    found.setdefault(MICROSOFT, 1)
-    return found
+    versions.setdefault(MICROSOFT, 1)
+    return versions
 
 
 def _has_not_changed(node: Any, opset: int) -> bool:
@@ -424,8 +426,8 @@ def _refuse(node: Node, op: OnnxOp | None, version: int, scope: _Scope) -> None:
             f"version {version} of {title} (opset {scope.opsets.get(node.domain, '?')}) is not read",
             f"Versions {op.oldest} to {op.newest} are.",
         )
-    known = [name for domain, name in BY_NAME if domain == node.domain] or [n for _, n in BY_NAME]
-    hint = nearest(node.op, known).split(" Known")[0]
+    names = [name for domain, name in BY_NAME if domain == node.domain] or [n for _, n in BY_NAME]
+    hint = nearest(node.op, names).split(" Known")[0]
     opset = scope.opsets.get(node.domain, "?")
     raise Unsupported(
         f"{title} (opset {opset}) is not an operator that is read",

@@ -46,12 +46,12 @@ def markdown() -> str:
 
 def print_operators(name: str | None, page: bool, as_json: bool) -> None:
     """Print the table."""
-    found = [op for op in TABLE if name is None or name.lower() in op.title.lower()]
+    matching = [op for op in TABLE if name is None or name.lower() in op.title.lower()]
     if page:
         print(markdown(), end="")
     elif as_json:
-        print(json.dumps([as_dict(op) for op in found], indent=2))
+        print(json.dumps([as_dict(op) for op in matching], indent=2))
     else:
-        for op in found:
+        for op in matching:
             print(f"{op.title:<40} version {op.oldest} to {op.newest}" + (f"  {op.note}" if op.note else ""))
-        print(f"{len(found)} operators")
+        print(f"{len(matching)} operators")

@@ -122,8 +122,8 @@ class OnnxModule(torch.nn.Module):
             given = [self._value(values, n) if n else None for n in step.inputs]
             results = getattr(self, name)(given, store)
             values.update((n, v) for n, v in zip(step.outputs, results, strict=False) if n)
-        found = tuple(as_tensor(self._value(values, n)) for n in self._graph.outputs)
-        return found if len(found) > 1 else found[0]
+        outputs = tuple(as_tensor(self._value(values, n)) for n in self._graph.outputs)
+        return outputs if len(outputs) > 1 else outputs[0]
 
     def _value(self, values: Mapping[str, Any], name: str) -> Any:
         if name in values:
@@ -142,12 +142,12 @@ class OnnxModule(torch.nn.Module):
 
 
 def _fresh(name: str, taken: set[str]) -> str:
-    found, count = name, 0
-    while found in taken:
+    fresh, count = name, 0
+    while fresh in taken:
         count += 1
-        found = f"{name}_{count}"
-    taken.add(found)
-    return found
+        fresh = f"{name}_{count}"
+    taken.add(fresh)
+    return fresh
 
 
 def _name_nodes(program: ExportedProgram) -> None:

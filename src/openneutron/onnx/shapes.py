@@ -39,13 +39,13 @@ def settle_inputs(
             )
         if name not in names:
             fail("ON104", "option --shape", f"{where} has no input '{name}'", nearest(name, names))
-    known = _known_symbols(protos, given)
-    return [_settle(proto, given.get(proto.name), known, where) for proto in protos]
+    symbols = _known_symbols(protos, given)
+    return [_settle(proto, given.get(proto.name), symbols, where) for proto in protos]
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """`NAME=1,3,320,320` of the command line; without a name it is that of the only input ("")."""
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, _, sizes = text.rpartition("=")
         try:
@@ -59,13 +59,13 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
                 f"'{text}' is not NAME=SIZES",
                 "For example: --shape input=1,3,320,320",
             )
-        found[name] = shape
-    return found
+        shapes[name] = shape
+    return shapes
 
 
 def parse_numbers(texts: Sequence[str]) -> dict[str, float]:
     """`NAME=NUMBER` of the command line."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for text in texts:
         name, _, number = text.rpartition("=")
         try:
@@ -74,14 +74,14 @@ def parse_numbers(texts: Sequence[str]) -> dict[str, float]:
             name = ""
         if not name:
             fail("ON104", "option --fix", f"'{text}' is not INPUT=NUMBER", "For example: --fix sr=16000")
-        found[name] = value
-    return found
+        numbers[name] = value
+    return numbers
 
 
 def fixed_inputs(graph: Any, numbers: Mapping[str, float], where: str) -> dict[str, torch.Tensor]:
     """Inputs that the user makes constants: a tensor of one element, filled with the number."""
     protos = {i.name: i for i in graph.input}
-    found = {}
+    fixed = {}
     for name, number in numbers.items():
         if name not in protos:
             fail("ON104", "option --fix", f"{where} has no input '{name}'", nearest(name, protos))
@@ -93,8 +93,8 @@ def fixed_inputs(graph: Any, numbers: Mapping[str, float], where: str) -> dict[s
             fail(error.code, f"{where}: input '{name}'", error.problem, error.hint)
         if any(d != 1 for d in shape):
             fail("ON104", "option --fix", f"input '{name}' of {where} is {_text(dims)}, not one number", "")
-        found[name] = torch.full(shape, number if dtype.is_floating_point else int(number), dtype=dtype)
-    return found
+        fixed[name] = torch.full(shape, number if dtype.is_floating_point else int(number), dtype=dtype)
+    return fixed
 
 
 def _dims(proto: Any) -> list[int | str] | None:
@@ -110,20 +110,20 @@ def _dims(proto: Any) -> list[int | str] | None:
 
 def _known_symbols(protos: Sequence[Any], given: Mapping[str, Sequence[int]]) -> dict[str, int]:
     """What names of dimensions stand for: a batch for 1, others for what --shape gives an input."""
-    known: dict[str, int] = {}
+    symbols: dict[str, int] = {}
     for proto in protos:
         dims = _dims(proto) or []
         for i, dim in enumerate(dims):
             if isinstance(dim, str) and dim and proto.name in given and i < len(given[proto.name]):
-                known[dim] = int(given[proto.name][i])
+                symbols[dim] = int(given[proto.name][i])
     for proto in protos:
         dims = _dims(proto) or []
         if dims and isinstance(dims[0], str) and dims[0] and proto.name not in given:
-            known.setdefault(dims[0], 1)
-    return known
+            symbols.setdefault(dims[0], 1)
+    return symbols
 
 
-def _settle(proto: Any, given: Sequence[int] | None, known: Mapping[str, int], where: str) -> Input:
+def _settle(proto: Any, given: Sequence[int] | None, symbols: Mapping[str, int], where: str) -> Input:
     at = f"{where}: input '{proto.name}'"
     if not proto.type.HasField("tensor_type"):
         fail("ON904", at, "is not a tensor but a sequence, map or optional value", "Tensors are read.")
@@ -145,8 +145,8 @@ def _settle(proto: Any, given: Sequence[int] | None, known: Mapping[str, int], w
     for i, dim in enumerate(dims):
         if isinstance(dim, int):
             shape.append(dim)
-        elif dim in known:
-            shape.append(known[dim])
+        elif dim in symbols:
+            shape.append(symbols[dim])
         elif i == 0:
             shape.append(1)  # a batch
         else:

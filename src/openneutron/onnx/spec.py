@@ -53,11 +53,11 @@ class Store:
 
     def derive(self, name: str, make: Callable[[], Tensor]) -> Tensor:
         """The constant of this name, made if this is the import."""
-        found = self.find(name)
-        if found is None:
+        value = self.find(name)
+        if value is None:
             assert self._keep is not None, f"constant {name} was not made by the import"
-            found = self._keep(name, make())
-        return found
+            value = self._keep(name, make())
+        return value
 
 
 class Call:
@@ -116,8 +116,8 @@ class Call:
 
     def static(self, index: int, what: str = "") -> np.ndarray:
         """The values of an input that must be known now."""
-        found = self.statics[index] if index < len(self.statics) else None
-        if found is None:
+        value = self.statics[index] if index < len(self.statics) else None
+        if value is None:
             name = self.node.inputs[index] if index < len(self.node.inputs) else str(index)
             raise Unsupported(
                 f"its input '{name}'{f' ({what})' if what else ''} is computed from the model's inputs",
@@ -125,7 +125,7 @@ class Call:
                 "depend on a dynamic dimension, fix it with --shape.",
                 "ON905",
             )
-        return found
+        return value
 
     def ints(self, index: int, what: str = "") -> list[int]:
         """A static input as whole numbers."""
@@ -158,13 +158,13 @@ class Call:
             raise Unsupported(f"it lacks the attribute '{name}'", "The file breaks ONNX's rules.")
         return self.node.attributes[name]
 
-    def choice(self, name: str, known: Sequence[Any], default: Any) -> Any:
+    def choice(self, name: str, choices: Sequence[Any], default: Any) -> Any:
         """An attribute that must be one of these."""
         value = self.attr(name, default)
-        if value not in known:
+        if value not in choices:
             raise Unsupported(
                 f"its attribute {name} is {value!r}, which is not read",
-                f"Read: {', '.join(map(repr, known))}.",
+                f"Read: {', '.join(map(repr, choices))}.",
             )
         return value
 

@@ -53,8 +53,8 @@ class Quantized:
 
     def means(self, other: Quantized) -> bool:
         """Whether the integers of both stand for the same real numbers, all with one scale."""
-        mine, theirs = ((q.scale, q.zero_point, q.axis, q.unsigned) for q in (self, other))
-        return mine == theirs and self.axis is None and self.ints.dtype == torch.int8
+        own, theirs = ((q.scale, q.zero_point, q.axis, q.unsigned) for q in (self, other))
+        return own == theirs and self.axis is None and self.ints.dtype == torch.int8
 
     def raw(self) -> Tensor:
         """The integers as the file has them."""

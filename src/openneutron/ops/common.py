@@ -150,12 +150,12 @@ def dims_of(call: Call, name: str = "dim") -> list[int]:
 def activation_of(lo: float | None, hi: float | None) -> Activation | None:
     """The LiteRT activation that clamps to these bounds, if there is one."""
     bounds = (None if lo is None else float(lo), None if hi is None or hi == float("inf") else float(hi))
-    known: dict[tuple[float | None, float | None], Activation] = {
+    activations: dict[tuple[float | None, float | None], Activation] = {
         (0.0, None): Activation.RELU,
         (0.0, 6.0): Activation.RELU6,
         (-1.0, 1.0): Activation.RELU_N1_TO_1,
     }
-    return known.get(bounds)
+    return activations.get(bounds)
 
 
 # --------------------------------------------------------------------------------------------------

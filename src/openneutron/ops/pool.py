@@ -202,17 +202,17 @@ Windows = list[tuple[int, int]]
 
 def bands(windows: Windows) -> list[Band]:
     """Windows in order, those of one size and distance together."""
-    found: list[Band] = []
+    result: list[Band] = []
     previous = 0
     for start, stop in windows:
-        last = found[-1] if found else None
+        last = result[-1] if result else None
         stride = start - previous
         if last is not None and last.kernel == stop - start and stride and last.stride in (0, stride):
-            found[-1] = Band(last.start, stop, last.kernel, stride, last.count + 1)
+            result[-1] = Band(last.start, stop, last.kernel, stride, last.count + 1)
         else:
-            found.append(Band(start, stop, stop - start, 0, 1))
+            result.append(Band(start, stop, stop - start, 0, 1))
         previous = start
-    return [replace(b, stride=b.stride or 1) for b in found]
+    return [replace(b, stride=b.stride or 1) for b in result]
 
 
 def adaptive_windows(size: int, out: int) -> Windows:

@@ -154,8 +154,8 @@ def _norm(at: FloatLowering, call: Call) -> Tensor:
     """(sum of |x|^p)^(1/p), its limits for p = 0 and infinite p."""
     b, x, p, dims = at.build, at.tensor(call.input), float(call.get("ord", 2.0)), dims_of(call)
     if p == 0:
-        some = apply(b, Builtin.NOT_EQUAL, x, 0.0, result="bool")
-        y = over_dims(at, apply(b, Builtin.SELECT_V2, some, 1.0, 0.0), dims, Builtin.SUM)
+        nonzero = apply(b, Builtin.NOT_EQUAL, x, 0.0, result="bool")
+        y = over_dims(at, apply(b, Builtin.SELECT_V2, nonzero, 1.0, 0.0), dims, Builtin.SUM)
     elif math.isinf(p):
         kind = Builtin.REDUCE_MAX if p > 0 else Builtin.REDUCE_MIN
         y = over_dims(at, apply(b, Builtin.ABS, x), dims, kind)

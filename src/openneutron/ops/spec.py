@@ -89,11 +89,11 @@ class Call:
     @property
     def tensors(self) -> list[Value]:
         """Every tensor argument, lists flattened, in schema order."""
-        found: list[Value] = []
+        values: list[Value] = []
         for value in self.args.values():
             items = value if isinstance(value, tuple | list) else (value,)
-            found += [v for v in items if isinstance(v, Value)]
-        return found
+            values += [v for v in items if isinstance(v, Value)]
+        return values
 
     @property
     def input(self) -> Value:
@@ -239,18 +239,18 @@ class FloatLowering:
 
     def _make(self, value: Value) -> Tensor:
         if not value.is_const:  # a state arrives in float, a mask as truth values
-            found = self._at(value)
-            return found if value.dtype in ("float32", "bool") else self.build.dequantize(found)
+            given = self._at(value)
+            return given if value.dtype in ("float32", "bool") else self.build.dequantize(given)
         real = value.array() if value.dtype == "bool" else value.real().astype(np.float32)
         return self.build.const(real, name=value.name)
 
     def number(self, value: Value | float) -> Tensor | float:
         """The same with truth values as 1 and 0."""
-        found = self(value)
-        if not isinstance(found, Tensor) or found.dtype != "bool":
-            return found
-        one, zero = (self.build.number(n, found.rank) for n in (1, 0))
-        return self.build.op(Builtin.SELECT_V2, [found, one, zero], found.shape, dtype="float32")
+        number = self(value)
+        if not isinstance(number, Tensor) or number.dtype != "bool":
+            return number
+        one, zero = (self.build.number(n, number.rank) for n in (1, 0))
+        return self.build.op(Builtin.SELECT_V2, [number, one, zero], number.shape, dtype="float32")
 
     def tensor(self, value: Value) -> Tensor:
         """The float tensor of a value that is no number."""

@@ -102,10 +102,10 @@ class _Arenas:
     def _floats_of(self, spec: TensorSpec) -> list[TensorSpec]:
         """Inputs of the program that are quantized to a tensor and read by nothing else."""
         steps = [n for n in self._number if _is_conversion(n) and spec in _specs(n)]
-        found = [
+        floats = [
             (step, source) for step in steps for source in step.all_input_nodes if source.op == "placeholder"
         ]
-        return [s for step, source in found for s in _specs(source) if self._may_move(s, self._number[step])]
+        return [s for step, source in floats for s in _specs(source) if self._may_move(s, self._number[step])]
 
     def _floats_made(self, spec: TensorSpec) -> list[TensorSpec]:
         """What is dequantized from a tensor."""

@@ -147,8 +147,8 @@ class CompiledProgram:
     @property
     def kernels(self) -> list[str]:
         """The kernels the delegates need."""
-        found = {kernel for graph in self.compiled for kernel in graph.kernels}
-        return [kernel.name for kernel in sorted(found)]
+        used = {kernel for graph in self.compiled for kernel in graph.kernels}
+        return [kernel.name for kernel in sorted(used)]
 
     @property
     def kernel_selections(self) -> list[str]:
@@ -317,11 +317,11 @@ def delegates(module: GraphModule) -> list[LoweredBackendModule]:
 
 def inside(lowered: LoweredBackendModule) -> ExportedProgram:
     """The operators a delegate computes."""
-    found = (lowered.meta or {}).get("_delegate_info_meta")
-    return getattr(found, "inside", None) or lowered.original_module
+    info = (lowered.meta or {}).get("_delegate_info_meta")
+    return getattr(info, "inside", None) or lowered.original_module
 
 
 def _partition(lowered: LoweredBackendModule) -> Partition:
-    found = lowered.meta["_delegate_info_meta"]
-    assert isinstance(found, Partition), f"{lowered.backend_id} is not ours"
-    return found
+    info = lowered.meta["_delegate_info_meta"]
+    assert isinstance(info, Partition), f"{lowered.backend_id} is not ours"
+    return info

@@ -136,8 +136,8 @@ class ProgramInfo:
 
     def payloads(self) -> list[Payload]:
         """The payloads of NeutronBackend, taken apart."""
-        mine = [d for d in self.delegates if d.is_neutron]
-        return [d.payload(f"delegate {i}") for i, d in enumerate(mine)]
+        neutron = [d for d in self.delegates if d.is_neutron]
+        return [d.payload(f"delegate {i}") for i, d in enumerate(neutron)]
 
 
 def read_program(source: Path | str | bytes) -> tuple[bytes, str]:

@@ -228,12 +228,12 @@ class _Finder:
         for node in program.graph.nodes:
             if not self._is_real(node):
                 continue
-            mine = group.setdefault(node, [node])
+            own_group = group.setdefault(node, [node])
             for source in node.all_input_nodes:
-                if source in group and group[source] is not mine:
-                    mine = [*group[source], *mine]
-                    for member in mine:
-                        group[member] = mine
+                if source in group and group[source] is not own_group:
+                    own_group = [*group[source], *own_group]
+                    for member in own_group:
+                        group[member] = own_group
         position = self.position = {node: index for index, node in enumerate(program.graph.nodes)}
         for members in {id(m): m for m in group.values()}.values():
             members.sort(key=position.__getitem__)
@@ -411,9 +411,9 @@ class _Finder:
         while _is_plain_copy(node):
             inputs.append(node)
             node = node.all_input_nodes[0]
-        found = self.constants.find(node)
-        if found is not None:
-            constant, nodes = found
+        const = self.constants.find(node)
+        if const is not None:
+            constant, nodes = const
             float_constant = constant.quant is None and constant.dtype.startswith("float")
             if float_constant and key not in spec.unquantized and not inside:
                 raise _Refused(_not_quantized(f"its constant '{key}' is not quantized to int8"))

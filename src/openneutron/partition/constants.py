@@ -71,17 +71,17 @@ class Constants:
         """The constant that a node stands for, with the operators it stands behind; None if it is not one."""
         name = op_name(node)
         if name in DEQUANTIZE:
-            found = self.find(bind_args(node)["input"])
-            if found is None:
+            inner = self.find(bind_args(node)["input"])
+            if inner is None:
                 return None
-            constant, nodes = found
+            constant, nodes = inner
             quant = self._quant(node)
             return (
                 None if quant is None else (Constant(constant.tensor, quant, constant.dtype), [*nodes, node])
             )
         if name in _RESHAPES:
-            found = self.find(node.all_input_nodes[0])
-            return None if found is None else self._reshaped(node, *found)
+            inner = self.find(node.all_input_nodes[0])
+            return None if inner is None else self._reshaped(node, *inner)
         tensor = self.stored(node)
         if tensor is None:
             return None

@@ -135,11 +135,11 @@ class TablePartitioner(Partitioner):
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
         """What is delegated stays whole; what remains on the CPU is decomposed as usual."""
         # A partition of no-ops may yet be refused, and what is kept whole must be delegated.
-        found, rejected = self._clusters(ep)
+        clusters, rejected = self._clusters(ep)
         self._keep_reasons(rejected)
         nodes = [
             part.node
-            for cluster in found
+            for cluster in clusters
             for part in cluster.parts
             if len(cluster.parts) > 1 or not (cluster.is_idle or op_name(part.node) in _DECOMPOSES_WELL)
         ]
@@ -256,10 +256,10 @@ class TablePartitioner(Partitioner):
         if not self.options.operators_not_to_delegate:
             return
         here = set().union(*map(_names, program.graph.nodes))
-        known = here | {s for spec in TABLE for name in spec.names for s in spellings(name)}
+        names = here | {s for spec in TABLE for name in spec.names for s in spellings(name)}
         for name in self.options.operators_not_to_delegate:
-            if name not in known and not hasattr(torch.ops.aten, name.removeprefix("aten::").split(".")[0]):
-                close = nearest(name, (k for k in known if "::" in k and "." not in k)).split(" Known:")[0]
+            if name not in names and not hasattr(torch.ops.aten, name.removeprefix("aten::").split(".")[0]):
+                close = nearest(name, (k for k in names if "::" in k and "." not in k)).split(" Known:")[0]
                 hint = close if close.startswith("Did") else "openneutron ops lists the operators."
                 fail("ON105", "operators_not_to_delegate", f"there is no operator '{name}'", hint)
             if name not in here and not self._before_edge:

@@ -125,7 +125,7 @@ def io_passes(manager: EdgeProgramManager, method: str) -> list[Any]:
 def _quantized_inputs(program: ExportedProgram) -> list[int]:
     by_name = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     users = [list(by_name[name].users) for name in program.graph_signature.user_inputs if name in by_name]
-    return [i for i, found in enumerate(users) if len(found) == 1 and op_name(found[0]) == QUANTIZE]
+    return [i for i, readers in enumerate(users) if len(readers) == 1 and op_name(readers[0]) == QUANTIZE]
 
 
 def _dequantized_outputs(program: ExportedProgram) -> list[int]:

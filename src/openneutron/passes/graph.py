@@ -152,10 +152,10 @@ def inline(node: Node, replacement: GraphModule) -> list[Node]:
 
 def constants_only(nodes: Iterable[Node]) -> set[Node]:
     """The nodes whose value no input of the program can change."""
-    known: set[Node] = set()
+    constants: set[Node] = set()
     for node in nodes:
         if node.op == "get_attr" or (
-            node.op == "call_function" and not node.is_impure() and known.issuperset(node.all_input_nodes)
+            node.op == "call_function" and not node.is_impure() and constants.issuperset(node.all_input_nodes)
         ):
-            known.add(node)
-    return known
+            constants.add(node)
+    return constants

@@ -44,20 +44,20 @@ def combine_recipes(recipes: Sequence[ExportRecipe], name: str | None = None) ->
 
 
 def _agree(what: str, values: Iterable[Any], hint: str) -> None:
-    found: list[Any] = []
+    answers: list[Any] = []
     for value in values:
-        if value is not None and value not in found:
-            found.append(value)
-    if len(found) > 1:
-        fail("ON110", "combine_recipes", f"the recipes have {len(found)} different {what}", hint)
+        if value is not None and value not in answers:
+            answers.append(value)
+    if len(answers) > 1:
+        fail("ON110", "combine_recipes", f"the recipes have {len(answers)} different {what}", hint)
 
 
 def _partitioners(lowerings: Iterable[LoweringRecipe]) -> list[Any]:
-    found: list[Any] = []
+    partitioners: list[Any] = []
     for lowering in lowerings:
         given = lowering.partitioners or []
-        found += [p for ps in given.values() for p in ps] if isinstance(given, dict) else given
-    return found
+        partitioners += [p for ps in given.values() for p in ps] if isinstance(given, dict) else given
+    return partitioners
 
 
 def _is_combination(quantizations: Iterable[QuantizationRecipe]) -> bool:

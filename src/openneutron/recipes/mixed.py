@@ -251,20 +251,20 @@ class _Search:
         groups = dict.fromkeys([*units, *_pairs(self.prepared, units), *_runs(self.prepared, units)])
         prices = {group: _cycles([self.nodes[n] for n in group], self.target) for group in groups}
         able = [group for group in groups if prices[group] <= self.cycles]
-        told = self._told() if len(able) > self.tried else {}
+        gains = self._told() if len(able) > self.tried else {}
         noise = {
-            group: sum(told.get(name, 0.0) for name in _unrounded(self.prepared, group)) for group in able
+            group: sum(gains.get(name, 0.0) for name in _unrounded(self.prepared, group)) for group in able
         }
         ways = (noise.__getitem__, lambda group: noise[group] / max(1, prices[group]))
         orders = [sorted(able, key=way, reverse=True)[: self.tried] for way in ways]
-        some = list(dict.fromkeys(group for pair in zip(*orders, strict=True) for group in pair))[
+        tried = list(dict.fromkeys(group for pair in zip(*orders, strict=True) for group in pair))[
             : self.tried
         ]
         found = []
-        for done, group in enumerate(some, 1):
+        for done, group in enumerate(tried, 1):
             if (candidate := self._candidate(group)) is not None:
                 found.append(candidate)
-            progress(0.5 * done / len(some))
+            progress(0.5 * done / len(tried))
         return found
 
     def _told(self) -> dict[str, float]:

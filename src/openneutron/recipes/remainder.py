@@ -64,7 +64,7 @@ def quantize_remainder(
     done = {node.name for cluster in clusters for node in cluster.members}
     _quantize_results(whole, done, samples)
     regions = _cut_out(whole, done)
-    told: list[Refined] = []
+    results: list[Refined] = []
     for number, name in enumerate(regions):
         region = whole.get_submodule(name)
         given = _inputs_of(whole, region, samples)
@@ -81,14 +81,14 @@ def quantize_remainder(
             lambda part, before=number * share, share=share: progress(before + share * part),  # type: ignore[misc]
             watch is not None,
         )
-        told.append(refined)
+        results.append(refined)
         let_biases_fit(ready)
         _put_back(whole, call, convert_pt2e(ready))
     _join_steps(whole)
     if watch is not None:
-        measured = [r for r in told if r.quality is not None]
+        measured = [r for r in results if r.quality is not None]
         worst = min(measured, key=lambda r: r.quality.sqnr_db, default=Refined(plan.name))  # type: ignore[union-attr]
-        watch(replace(worst, results=[result for refined in told for result in refined.results]))
+        watch(replace(worst, results=[result for refined in results for result in refined.results]))
     return whole
 
 

@@ -51,8 +51,8 @@ def _measured(report: Loaded) -> float | None:
 
 
 def _loss(report: Loaded) -> float | None:
-    found = report.accuracy
-    return found["float"] - found["simulator"] if {"float", "simulator"} <= found.keys() else None
+    accuracy = report.accuracy
+    return accuracy["float"] - accuracy["simulator"] if {"float", "simulator"} <= accuracy.keys() else None
 
 
 def _estimated(key: str) -> Callable[[Loaded], float | None]:
@@ -122,20 +122,20 @@ class Check:
 
     def as_dict(self) -> dict[str, Any]:
         """As plain data."""
-        found = {"key": self.key, "label": self.label, "unit": self.unit, "budget": self.budget}
-        return {**found, "actual": self.actual, "margin": self.margin, "ok": self.ok}
+        row = {"key": self.key, "label": self.label, "unit": self.unit, "budget": self.budget}
+        return {**row, "actual": self.actual, "margin": self.margin, "ok": self.ok}
 
 
 def check_budget(budget: Budget, report: Loaded) -> list[Check]:
     """Compare a model's figures with its budget."""
-    found = []
+    lines = []
     for limit in LIMITS:
         if limit.key in budget.limits:
             value = limit.measure(report)
-            found.append(
+            lines.append(
                 Check(limit.key, limit.label, limit.unit, budget.limits[limit.key], value, limit.is_most)
             )
-    return found
+    return lines
 
 
 def read_budgets(path: Path) -> list[Budget]:
@@ -154,10 +154,10 @@ def read_budgets(path: Path) -> list[Budget]:
 def _budget(table: Any, where: str, folder: Path) -> Budget:
     if not isinstance(table, Mapping):
         fail("ON108", where, "is not a table", "Write [[model]], then one key a line.")
-    known = (*SETTINGS, *_BY_KEY)
+    names = (*SETTINGS, *_BY_KEY)
     for key in table:
-        if key not in known:
-            fail("ON108", f"{where}: {key}", "there is no such key", nearest(key, known))
+        if key not in names:
+            fail("ON108", f"{where}: {key}", "there is no such key", nearest(key, names))
     model = table.get("model")
     if not isinstance(model, str) or not model:
         fail("ON108", where, "names no model", 'Write model = "...": a zoo name, a file, or a .json report.')
@@ -192,12 +192,12 @@ def _located(text: Any, folder: Path) -> Any:
 
 def _limit(key: str, value: Any, where: str) -> float:
     if key in _BYTES and isinstance(value, str):
-        found = _SIZE.fullmatch(value)
-        if found is None:
+        match = _SIZE.fullmatch(value)
+        if match is None:
             _wrong(where, 'a number of bytes or a size like "128K"', value)
-        factor = {"K": 1024, "M": 1024 * 1024}.get((found[2] or "").upper(), 1)
+        factor = {"K": 1024, "M": 1024 * 1024}.get((match[2] or "").upper(), 1)
         try:
-            return int(float(found[1]) * factor)
+            return int(float(match[1]) * factor)
         except ValueError:
             _wrong(where, 'a number of bytes or a size like "128K"', value)
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:

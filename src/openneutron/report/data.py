@@ -115,11 +115,11 @@ def _nodes(
     macs: dict[int, int] = {}
     work = {node.id: node.macs for node in nodes}
     for index, event in enumerate(timeline):
-        found = _event_ids(event, ids)
-        for number in found:
+        event_ids = _event_ids(event, ids)
+        for number in event_ids:
             calls.setdefault(number, []).append(index)
-        if found:  # a fused call is counted for the node with the most multiplications, else the first
-            owner = max(found, key=lambda number: work[number])
+        if event_ids:  # a fused call is counted for the node with the most multiplications, else the first
+            owner = max(event_ids, key=lambda number: work[number])
             cycles[owner] = cycles.get(owner, 0) + event.advance
             macs[owner] = macs.get(owner, 0) + event.macs
     result = []
@@ -204,13 +204,13 @@ def _memory(program: CompiledProgram, timeline: Sequence[Event]) -> list[dict[st
 
 
 def _ids(nodes: Sequence[NodeEntry]) -> dict[tuple[str, str], int]:
-    found: dict[tuple[str, str], int] = {}
+    ids: dict[tuple[str, str], int] = {}
     for node in nodes:
         for name in (node.name, *node.aliases):
-            found.setdefault((node.method, name), node.id)
-    return found
+            ids.setdefault((node.method, name), node.id)
+    return ids
 
 
 def _event_ids(event: Event, ids: Mapping[tuple[str, str], int]) -> list[int]:
-    known = (ids.get((event.method, name)) for name in event.nodes)
-    return list(dict.fromkeys(i for i in known if i is not None))
+    numbers = (ids.get((event.method, name)) for name in event.nodes)
+    return list(dict.fromkeys(i for i in numbers if i is not None))

@@ -130,8 +130,10 @@ def sram_needed(summary: dict[str, Any]) -> int:
 
 def reserve(summary: dict[str, Any]) -> int:
     """Bytes for inputs, outputs and activations together; reports of before have the parts of the sum."""
-    found = summary.get("reserve_bytes")
-    return int(summary["scratch_bytes"]) + int(summary.get("planned_bytes") or 0) if found is None else found
+    nbytes = summary.get("reserve_bytes")
+    return (
+        int(summary["scratch_bytes"]) + int(summary.get("planned_bytes") or 0) if nbytes is None else nbytes
+    )
 
 
 def _figure(report: Loaded, key: str) -> float | None:
@@ -173,10 +175,12 @@ def _layers(a: Loaded, b: Loaded) -> list[Change]:
 
 
 def _errors(a: Loaded, b: Loaded) -> list[Change]:
-    found = [{e["name"]: e.get("sqnr_db") for e in one.errors} for one in (a, b)]
-    if not (found[0] and found[1]):
+    errors = [{e["name"]: e.get("sqnr_db") for e in one.errors} for one in (a, b)]
+    if not (errors[0] and errors[1]):
         return []
-    changes = [Change(name, name, found[0].get(name), found[1].get(name), False) for name in _union(*found)]
+    changes = [
+        Change(name, name, errors[0].get(name), errors[1].get(name), False) for name in _union(*errors)
+    ]
     return sorted(changes, key=lambda c: (c.b or 0) - (c.a or 0))
 
 

@@ -51,13 +51,13 @@ def report_from_program(path: Path | str, *, note: str = "") -> dict[str, Any]:
     raw, where = read_program(path)
     info = parse_program(raw, where, check_program(raw, where))
     payloads = {name: _payloads(info, name) for name in info.methods}
-    arguments = {name: [0 if p is None else p.input_args for p in found] for name, found in payloads.items()}
+    arguments = {name: [0 if p is None else p.input_args for p in group] for name, group in payloads.items()}
     target = _target(payloads)
     walk = _Walk(target)
     methods = {name: m for name, m in program_steps(raw, arguments, where).items() if m.steps}
     for name, steps in methods.items():  # one without steps returns constants: scales of int8 inputs, say
         walk.method(name, steps, payloads[name])
-    every = [p for found in payloads.values() for p in found if p is not None]
+    every = [p for group in payloads.values() for p in group if p is not None]
     summary = _summary(Path(path), info, walk, every, target) | {"methods": list(methods), "verified": None}
     return assemble(
         name=Path(path).stem,
@@ -85,7 +85,7 @@ def _payloads(info: ProgramInfo, method: str) -> list[Payload | None]:
 
 
 def _target(payloads: dict[str, list[Payload | None]]) -> Target:
-    names = [p.stamp.target for found in payloads.values() for p in found if p is not None and p.is_open]
+    names = [p.stamp.target for group in payloads.values() for p in group if p is not None and p.is_open]
     name = next((name for name in names if name), DEFAULT_TARGET)
     if name == mc.INVENTED_NAME:
         fail("ON101", "program", "it was compiled for an invented chip, whose figures are not in it",
@@ -213,8 +213,8 @@ class _Walk:
             if isinstance(info.call, mc.Wait | mc.Prefetch):
                 names.append(())
                 continue
-            found = (self._last_writers.get(_key(ref), ()) for ref in reads(info.call))
-            sources = tuple(dict.fromkeys(i for ids in found for i in ids))
+            writers = (self._last_writers.get(_key(ref), ()) for ref in reads(info.call))
+            sources = tuple(dict.fromkeys(i for ids in writers for i in ids))
             kernel = info.call.kernel.name
             name = f"delegate_{partition}_{kernel.lower()}"
             ids = self._node(name, kernel, "npu", partition, method, sources, None, info.cost.macs)

@@ -86,9 +86,9 @@ class _Walk:
     def _delegate(self, lowered: Any, arguments: list[Ids], method: str) -> list[Ids]:
         """The nodes of a partition; what its outputs are made by."""
         number, self._partitions = self._partitions, self._partitions + 1
-        found = lowered.meta.get("_delegate_info_meta")
-        if isinstance(found, Partition) and found.lowered.naive is found.lowered.graph:
-            return self._litert(found.lowered.graph, arguments, method, number)
+        info = lowered.meta.get("_delegate_info_meta")
+        if isinstance(info, Partition) and info.lowered.naive is info.lowered.graph:
+            return self._litert(info.lowered.graph, arguments, method, number)
         inner = inside(lowered)
         names = iter(arguments)
         users = set(inner.graph_signature.user_inputs)

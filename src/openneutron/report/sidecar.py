@@ -105,14 +105,14 @@ def _known(program: Path, raw: bytes) -> dict[str, Any]:
     return data
 
 
-def _wrong_type(found: Any, like: Any, where: str) -> str | None:
+def _wrong_type(value: Any, like: Any, where: str) -> str | None:
     """The first place where one value has another type than the other; what either lacks is not compared."""
-    if isinstance(found, dict) and isinstance(like, dict):
-        both = (_wrong_type(found[k], like[k], f"{where}.{k}".lstrip(".")) for k in like if k in found)
+    if isinstance(value, dict) and isinstance(like, dict):
+        both = (_wrong_type(value[k], like[k], f"{where}.{k}".lstrip(".")) for k in like if k in value)
         return next((strange for strange in both if strange), None)
-    if isinstance(found, list) and isinstance(like, list):
-        each = (_wrong_type(item, like[0], f"{where}[{i}]") for i, item in enumerate(found) if like)
+    if isinstance(value, list) and isinstance(like, list):
+        each = (_wrong_type(item, like[0], f"{where}[{i}]") for i, item in enumerate(value) if like)
         return next((strange for strange in each if strange), None)
-    numbers = isinstance(found, int | float) and isinstance(like, int | float)
-    alike = numbers or found is None or like is None or isinstance(found, type(like))
+    numbers = isinstance(value, int | float) and isinstance(like, int | float)
+    alike = numbers or value is None or like is None or isinstance(value, type(like))
     return None if alike else where or "the whole"

@@ -36,9 +36,9 @@ def summarize(program: CompiledProgram, path: Path | None, accuracy: Refined | N
         "weights_in_flash": program.options.fetch_constants_to_sram or program.target.reads_flash,
         "quantize_steps": _count(module, ".quantize_per"),
         "dequantize_steps": _count(module, ".dequantize_per"),
-        "border_transposes": sum(len(found) for found in borders),
+        "border_transposes": sum(len(transposes) for transposes in borders),
         "runtime_transposes": by_runtime,
-        "transpose_cycles_estimated": sum(sum(found) for found in borders),
+        "transpose_cycles_estimated": sum(sum(transposes) for transposes in borders),
         "quantize_cycles_estimated": program.cycles("quantize", "dequantize"),
         "channels_last_helps": _channels_last_helps(program),
         "time_us_estimated": round(data["cycles_estimated"] / frequency * 1e6, 1),
@@ -60,7 +60,7 @@ def _runs_on(program: CompiledProgram) -> str:
 
 def accuracy_warning(accuracy: dict[str, Any]) -> str:
     """What is lost, or far from float, and what to try next; empty if nothing is."""
-    found, samples = accuracy["output_sqnr_db"], accuracy["samples"]
+    sqnr_db, samples = accuracy["output_sqnr_db"], accuracy["samples"]
     remedy = {"balanced": "--accuracy best"}.get(accuracy["plan"], "--accuracy balanced")
     if accuracy["plan"] == "best":
         remedy = "--keep-float-budget 5%, or `openneutron compare`, which names the worst layers"
@@ -73,9 +73,9 @@ def accuracy_warning(accuracy: dict[str, Any]) -> str:
         layer = f"; it is lost at {first['layer']}" if first["layer"] else ""
         keep = f" or --keep-float {first['layer']}" if first["layer"] else ""
         return f"{first['name']}{more} {state} {seen}: int8 has lost it{layer}. Try {remedy}{keep}."
-    if found is None or found >= POOR_DB:
+    if sqnr_db is None or sqnr_db >= POOR_DB:
         return ""
-    return f"the outputs are {found:.1f} dB from float {seen}: int8 may be useless. Try {remedy}."
+    return f"the outputs are {sqnr_db:.1f} dB from float {seen}: int8 may be useless. Try {remedy}."
 
 
 def best_hint(data: dict[str, Any]) -> str:

@@ -106,12 +106,12 @@ def explore(
         jobs += [partial(_support, program, module, inputs, compile, now, group) for group in groups]
     if (other := _other_order(inputs)) is not None and not isinstance(module, torch.export.ExportedProgram):
         jobs.append(lambda: _layout(program, module, other, compile, now))
-    found: list[WhatIf] = delegation_pays(program)
+    answers: list[WhatIf] = delegation_pays(program)
     for done, job in enumerate(jobs, 1):
         answer = job()
-        found += [answer] if answer is not None else []
+        answers += [answer] if answer is not None else []
         progress(done / len(jobs))
-    return sorted(found, key=lambda entry: -entry.saved)
+    return sorted(answers, key=lambda entry: -entry.saved)
 
 
 def left_out(program: CompiledProgram, module: Any) -> int:
@@ -259,8 +259,8 @@ def _effect(now: Figures, then: Figures) -> str:
 
 
 def _is_channels_last(inputs: Inputs) -> bool:
-    pictures = [t for t in inputs if isinstance(t, torch.Tensor) and t.ndim == 4]
-    return any(t.is_contiguous(memory_format=torch.channels_last) and not t.is_contiguous() for t in pictures)
+    images = [t for t in inputs if isinstance(t, torch.Tensor) and t.ndim == 4]
+    return any(t.is_contiguous(memory_format=torch.channels_last) and not t.is_contiguous() for t in images)
 
 
 def _other_order(inputs: Inputs) -> Inputs | None:

@@ -46,7 +46,7 @@ def port_limits(microcode: bytes) -> dict[int, int]:
     """The inputs of a microcode that are indices, each with its limit."""
     program = mc.decode(microcode)
     in_scratch = {d.place - 1: i for i, d in enumerate(program.inputs) if d.place}
-    found: dict[int, int] = {}
+    limits: dict[int, int] = {}
     for call in program.calls:
         if not isinstance(call, mc.Lookup | mc.Store):
             continue
@@ -57,8 +57,8 @@ def port_limits(microcode: bytes) -> dict[int, int]:
         if ref.region == mc.Region.SCRATCH:
             port = in_scratch.get(ref.offset)
         if port is not None:
-            found[port] = min(limit, found.get(port, limit))
-    return found
+            limits[port] = min(limit, limits.get(port, limit))
+    return limits
 
 
 def check_indices(inputs: Sequence[Any], limits: Sequence[int | None], where: str) -> None:

@@ -234,7 +234,7 @@ class NativeModel:
         if any(a.shape != s or a.dtype != d for a, (_, s, d) in zip(samples, self._ports, strict=True)):
             self._refuse(samples)
         given = [np.ascontiguousarray(array) for array in inputs]
-        found = [_aligned_array((count, *shape), dtype) for shape, dtype in self.outputs]
+        outputs = [_aligned_array((count, *shape), dtype) for shape, dtype in self.outputs]
         areas = max(1, min(self._thread_count, count))
         area_bytes = self._library.neutron_area_bytes
         area_bytes.restype = ctypes.c_size_t
@@ -245,8 +245,8 @@ class NativeModel:
         batch = _Batch(
             (Buffer * len(given))(*map(buffer_of, given)),
             len(given),
-            (Buffer * len(found))(*map(buffer_of, found)),
-            len(found),
+            (Buffer * len(outputs))(*map(buffer_of, outputs)),
+            len(outputs),
             count,
             buffer_of(scratch),
             buffer_of(prefetch),
@@ -255,7 +255,7 @@ class NativeModel:
         )
         with _stopped_by_interrupts(self._library, batch):
             self._check(self._library.neutron_run_batch(self._call[0], ctypes.byref(batch)))
-        return found
+        return outputs
 
     def profile(self, inputs: Sequence[np.ndarray]) -> list[tuple[Kernel, float]]:
         """Run once; the kernel and the seconds of every call.

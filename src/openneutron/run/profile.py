@@ -103,7 +103,7 @@ def read_profile(etdump: Path, method: MethodInfo, target: Target, etrecord: Pat
         if e.is_delegated_op and e._instruction_id in calls
     }
     costs = {
-        (i, n): cost.cycles for i, found in calls.items() for n, cost in enumerate(costs_of(found, target))
+        (i, n): cost.cycles for i, group in calls.items() for n, cost in enumerate(costs_of(group, target))
     }
     if missing := costs.keys() - times.keys():
         problem = f"has no event for {len(missing)} of {len(costs)} kernel calls"
@@ -130,12 +130,12 @@ def read_profile(etdump: Path, method: MethodInfo, target: Target, etrecord: Pat
 
 def microcode_calls(method: MethodInfo) -> dict[int, tuple[KernelCall, ...]]:
     """The kernel calls of every delegate of ours, by the instruction that calls it."""
-    found = {}
+    calls = {}
     for instruction, index in method.delegate_calls.items():
         delegate = method.delegates[index]
         if delegate.is_neutron and (payload := delegate.payload(f"delegate {index}")).is_open:
-            found[instruction] = decode(payload.microcode, f"delegate {index}").calls
-    return found
+            calls[instruction] = decode(payload.microcode, f"delegate {index}").calls
+    return calls
 
 
 def read_etrecord(path: Path) -> ETRecord:
@@ -207,9 +207,9 @@ def quiet() -> Iterator[None]:
 def _check_same(record: ETRecord, calls: dict[int, tuple[KernelCall, ...]], where: str) -> None:
     """Refuse the record of another program: names would be wrong without anybody noticing."""
     recorded = (record._delegate_map or {}).get("forward", {})
-    mine = {i: len(found) for i, found in calls.items()}
-    theirs = {int(i): len(m.get("delegate_map") or ()) for i, m in recorded.items() if int(i) in mine}
-    if mine != theirs:
+    lengths = {i: len(group) for i, group in calls.items()}
+    theirs = {int(i): len(m.get("delegate_map") or ()) for i, m in recorded.items() if int(i) in lengths}
+    if lengths != theirs:
         fail("ON516", where, "is the ETRecord of another program: its kernel calls are not those of the .pte",
              "Compile again with --etrecord and run what that wrote.")  # fmt: skip
 

@@ -122,8 +122,8 @@ class LoadedProgram:
     def method(self, name: str = "forward") -> MethodInfo:
         """What a method takes and returns."""
         if name not in self.info.methods:
-            known = ", ".join(sorted(self.info.methods))
-            fail("ON515", self._where, f"the program has no method '{name}'", f"It has: {known}")
+            names = ", ".join(sorted(self.info.methods))
+            fail("ON515", self._where, f"the program has no method '{name}'", f"It has: {names}")
         return self.info.methods[name]
 
     def index_limits(self, method: str = "forward") -> list[int | None]:

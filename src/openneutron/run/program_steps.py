@@ -52,15 +52,17 @@ def program_steps(data: bytes, input_args: dict[str, list[int]], where: str) -> 
 # ExecuTorch has no types here that mypy could follow.
 def _method(plan, input_args) -> MethodSteps:  # type: ignore[no-untyped-def]
     def tensors(numbers) -> tuple[ProgramTensor, ...]:  # type: ignore[no-untyped-def]
-        found = []
+        tensors = []
         for number in dict.fromkeys(numbers):
             value = plan.values[number]
             items = value.val.items if type(value.val).__name__ == "TensorList" else [number]
             for item in items:
                 if (spec := read_tensor(plan.values[item])) is not None:
                     tensor = plan.values[item].val
-                    found.append(ProgramTensor(item, _place(item, tensor), spec, tensor.data_buffer_idx > 0))
-        return tuple(found)
+                    tensors.append(
+                        ProgramTensor(item, _place(item, tensor), spec, tensor.data_buffer_idx > 0)
+                    )
+        return tuple(tensors)
 
     steps = []
     for instruction in (i for chain in plan.chains for i in chain.instructions):

@@ -88,8 +88,8 @@ def _libraries() -> bytes:
     portable = executorch_library("libexecutorch_kernels_quantized.so")
     for library in (REHEARSE, DELEGATE, CORTEX_M, CPU_KERNELS, portable):
         if library.exists():
-            found = library.stat()
-            digest.update(f"{library} {found.st_size} {found.st_mtime_ns}".encode())
+            status = library.stat()
+            digest.update(f"{library} {status.st_size} {status.st_mtime_ns}".encode())
     return digest.digest()
 
 

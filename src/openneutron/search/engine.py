@@ -53,7 +53,7 @@ class Search:
         self._files = _files(space) if space.ship else {}
 
     def run(
-        self, make_workers: MakeWorkers, watch: Callable[[Progress], None] = lambda found: None
+        self, make_workers: MakeWorkers, watch: Callable[[Progress], None] = lambda progress: None
     ) -> list[Row]:
         """Run what is left; whatever ends it, all that is finished is kept."""
         workers: Workers | None = None
@@ -64,7 +64,7 @@ class Search:
             if self.space.is_grid and size is not None
             else min(self.space.trials, size or self.space.trials)
         )
-        known = len(self._study.finished())
+        finished = len(self._study.finished())
         best: Row | None = None
         failed = 0
         try:
@@ -89,8 +89,8 @@ class Search:
                         expected = next(order, -1)
                     best = self._better(best, Row(points[outcome.number], outcome, False))
                     failed += outcome.state == FAILED
-                    left = (time.monotonic() - began) / ran * max(0, total - known - ran)
-                    watch(Progress(known + ran, total, failed, best, left))
+                    left = (time.monotonic() - began) / ran * max(0, total - finished - ran)
+                    watch(Progress(finished + ran, total, failed, best, left))
         finally:
             if workers is not None:
                 workers.close()
@@ -100,11 +100,11 @@ class Search:
 
     def rows(self) -> list[Row]:
         """All finished trials, by number."""
-        found = self._study.finished()
-        good = [i for i, (_, outcome) in enumerate(found) if outcome.state == DONE]
-        front = pareto_front([found[i][1].figures for i in good], self.space.objectives)
+        rows = self._study.finished()
+        good = [i for i, (_, outcome) in enumerate(rows) if outcome.state == DONE]
+        front = pareto_front([rows[i][1].figures for i in good], self.space.objectives)
         best = {good[i] for i in front}
-        return [Row(point, outcome, i in best) for i, (point, outcome) in enumerate(found)]
+        return [Row(point, outcome, i in best) for i, (point, outcome) in enumerate(rows)]
 
     def place(self, number: int) -> Path:
         """Where a trial's program and report are."""
@@ -159,13 +159,13 @@ def _files(space: Space) -> dict[str, bytes]:
     texts += [
         v.split(".py:")[0] + ".py" if ".py:" in v else v for v in space.data.values() if isinstance(v, str)
     ]
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for text in texts:
         path = Path(text)
         for file in files_below(path) if path.is_dir() else [path, *_companions(path)]:
             if file.is_file():
-                found[str(file)] = read_file(file, "ON130", MOST_BYTES - sum(map(len, found.values())))
-    return found
+                contents[str(file)] = read_file(file, "ON130", MOST_BYTES - sum(map(len, contents.values())))
+    return contents
 
 
 def _companions(path: Path) -> list[Path]:

@@ -74,9 +74,9 @@ def _mended(path: Path) -> tuple[int, str]:
     for number, line in enumerate(whole.splitlines(keepends=True), 1):
         try:
             operation = json.loads(line)
-            found = operation.pop(_SUM)
+            checksum = operation.pop(_SUM)
             total = line_sum(operation, total)
-            good = found == total
+            good = checksum == total
         except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
             good = False
         if not good:

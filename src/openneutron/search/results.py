@@ -33,8 +33,8 @@ def _trial(row: Row, folder: Path) -> dict[str, Any]:
     def made(name: str) -> str | None:
         return str(place / name) if (folder / place / name).exists() else None
 
-    found = row.outcome.as_row(row.point)
-    return {**found, "front": row.on_front, "program": made("model.pte"), "report": made("report.html")}
+    row_data = row.outcome.as_row(row.point)
+    return {**row_data, "front": row.on_front, "program": made("model.pte"), "report": made("report.html")}
 
 
 def as_csv(data: Mapping[str, Any]) -> str:

@@ -105,9 +105,9 @@ class Bound:
     sign: str
     value: float
 
-    def broken_by(self, found: float) -> bool:
+    def broken_by(self, value: float) -> bool:
         """Whether a figure leaves the limit."""
-        return found > self.value if self.sign == "<=" else found < self.value
+        return value > self.value if self.sign == "<=" else value < self.value
 
     def __str__(self) -> str:
         return f"{self.figure} {self.sign} {self.value:,.10g}"
@@ -301,13 +301,13 @@ def _objectives(table: Mapping[str, Any], where: str) -> dict[str, str]:
 
 def _bound(name: str, text: Any, where: str) -> Bound:
     _figure(name, f"{where}: limits")
-    found = _LIMIT.fullmatch(text) if isinstance(text, str) else None
+    match = _LIMIT.fullmatch(text) if isinstance(text, str) else None
     try:
-        assert found is not None
-        value = float(found[2]) * {"": 1, "K": 1024, "M": 1024 * 1024}[found[3].upper()]
+        assert match is not None
+        value = float(match[2]) * {"": 1, "K": 1024, "M": 1024 * 1024}[match[3].upper()]
     except (AssertionError, ValueError):
         fail(CODE, f"{where}: limits.{name}", f"is no limit: {text!r}", 'Write "<= 512K" or ">= 0.95".')
-    return Bound(name, found[1], value)
+    return Bound(name, match[1], value)
 
 
 def _figure(name: str, where: str) -> None:
@@ -335,10 +335,10 @@ def _large(number: int) -> str:
     return f"{number:,}" if number < 10**18 else f"about 10^{round(math.log10(number))}"
 
 
-def _known(table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+def _known(table: Mapping[str, Any], names: tuple[str, ...], where: str) -> None:
     for key in table:
-        if key not in known:
-            fail(CODE, f"{where}: {key}", "there is no such key", nearest(str(key), known))
+        if key not in names:
+            fail(CODE, f"{where}: {key}", "there is no such key", nearest(str(key), names))
 
 
 def _located(text: Any, folder: Path | None) -> Any:

@@ -14,12 +14,12 @@ def installed() -> dict[str, str]:
 
 def differing(here: dict[str, str], there: dict[str, str]) -> str:
     """What differs, in words that name both; empty if nothing does."""
-    found = [
-        f"{name} {there.get(name) or 'missing'} there, {mine or 'missing'} here"
-        for name, mine in here.items()
-        if (there.get(name) or "").split("+")[0] != mine.split("+")[0]
+    differences = [
+        f"{name} {there.get(name) or 'missing'} there, {version or 'missing'} here"
+        for name, version in here.items()
+        if (there.get(name) or "").split("+")[0] != version.split("+")[0]
     ]
-    return "versions differ: " + "; ".join(found) if found else ""
+    return "versions differ: " + "; ".join(differences) if differences else ""
 
 
 def _version(name: str) -> str:

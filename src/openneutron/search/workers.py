@@ -159,10 +159,10 @@ class Dask:
             fail("ON802", address, "the scheduler has no workers", f"Start some: dask worker {address}")
         own, gone = installed(), 0
         try:
-            found = self._client.run(installed, on_error="return")
+            answers = self._client.run(installed, on_error="return")
         except (OSError, TimeoutError) as error:
             fail("ON802", address, f"the scheduler is gone: {_first_line(error)}", "Start it again.")
-        for worker, versions in found.items():
+        for worker, versions in answers.items():
             if isinstance(versions, OSError):  # it died while it was asked
                 gone += 1
                 self._log(f"worker {worker} is gone")
@@ -180,7 +180,7 @@ class Dask:
                     difference,
                     "Install the same versions everywhere: results depend on them.",
                 )
-        if gone == len(found):
+        if gone == len(answers):
             fail(
                 "ON802",
                 address,

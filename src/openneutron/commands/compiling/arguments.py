@@ -189,12 +189,12 @@ def chip_file(text: str) -> str:
 def parse_share(text: str) -> float:
     """A share: 5% or 0.05."""
     try:
-        found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
-        found = -1.0
-    if not 0 <= found <= 10:
+        share = -1.0
+    if not 0 <= share <= 10:
         raise argparse.ArgumentTypeError(f"'{text}' is not a share (e.g. 5% or 0.05, or 0 for none)")
-    return found
+    return share
 
 
 def parse_size(text: str) -> int:

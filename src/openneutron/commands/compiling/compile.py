@@ -261,8 +261,8 @@ def _tensors(inputs: tuple[Any, ...]) -> list[Any]:
     from torch.utils import _pytree as pytree
 
     leaves = pytree.tree_leaves(inputs)
-    known = all(isinstance(leaf, torch.Tensor) and leaf.dtype is not torch.bfloat16 for leaf in leaves)
-    return [leaf.detach().cpu().numpy() for leaf in leaves] if known else []
+    all_tensors = all(isinstance(leaf, torch.Tensor) and leaf.dtype is not torch.bfloat16 for leaf in leaves)
+    return [leaf.detach().cpu().numpy() for leaf in leaves] if all_tensors else []
 
 
 def write_rendered(path: Path, data: dict[str, Any]) -> Path:

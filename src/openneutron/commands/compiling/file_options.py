@@ -40,17 +40,17 @@ def option_namespace(
         if action.dest in given:
             fail(code, place, f"says the same as options.{given[action.dest]}", "Leave one out.")
         given[action.dest] = key
-        found = _value(action, value, place, code)
-        setattr(args, action.dest, found is not True if action.const is False else found)
+        checked = _value(action, value, place, code)
+        setattr(args, action.dest, checked is not True if action.const is False else checked)
     return args
 
 
 def _by_name(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     """The options by the names a file has for them; `per_tensor` is the opposite of `per_channel`."""
     actions = [action for action in parser._actions if action.dest not in ("help", "output")]
-    found = {action.dest: action for action in reversed(actions)}
+    by_name = {action.dest: action for action in reversed(actions)}
     opposites = (action for action in actions if action.const is False)
-    return found | {action.option_strings[0][2:].replace("-", "_"): action for action in opposites}
+    return by_name | {action.option_strings[0][2:].replace("-", "_"): action for action in opposites}
 
 
 def refuse_option(key: str, where: str, code: str) -> None:

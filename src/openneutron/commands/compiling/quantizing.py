@@ -69,14 +69,14 @@ def quantize_source(
     samples = calibration_samples(args, source, steps)
     if args.use_qat:
         return source, _train(args, source, samples, steps), None
-    found: list[Refined] = []
+    refined: list[Refined] = []
     with steps.step(f"Quantizing with {len(samples)} samples", bar=True) as advance:
         quantized = quantize_model(
             source.module,
             samples,
             per_channel=args.per_channel,
             accuracy=args.accuracy or DEFAULT,
-            watch=found.append,
+            watch=refined.append,
             progress=advance,
             keep_float=args.keep_float,
             keep_float_budget=args.keep_float_budget,
@@ -85,7 +85,7 @@ def quantize_source(
             core=args.core,
             options=compile_options(args),
         )
-    return source, quantized, found[0]
+    return source, quantized, refined[0]
 
 
 def _note_states(exported: ExportedProgram, source: Source, steps: Steps) -> None:
@@ -197,11 +197,11 @@ def pictures_of(args: argparse.Namespace) -> Pictures:
         )
     if 0.0 in (given.get("std") or ()):
         fail("ON104", "option --std", "must not be zero")
-    found = Pictures(fit=getattr(args, "fit", None) or STRETCH)
+    chosen = Pictures(fit=getattr(args, "fit", None) or STRETCH)
     if given:
-        found = replace(found, scale=given.get("scale", 1 / 255), mean=tuple(given.get("mean", (0.0,))),
+        chosen = replace(chosen, scale=given.get("scale", 1 / 255), mean=tuple(given.get("mean", (0.0,))),
                         std=tuple(given.get("std", (1.0,))))  # fmt: skip
-    return replace(found, function=load_function(function)) if function else found
+    return replace(chosen, function=load_function(function)) if function else chosen
 
 
 def dataset_of(source: Source, given: str | None, pictures: Pictures = DEFAULT_PICTURES) -> Dataset | None:

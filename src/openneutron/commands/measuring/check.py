@@ -73,10 +73,10 @@ def execute(args: argparse.Namespace) -> int:
     arguments = [
         _arguments(b, f"{args.budget}: {b.name}", given, args.trust) for b in budgets
     ]  # checked first
-    for found in arguments:
-        found.board, found.baud, found.timeout = args.board, args.baud, args.timeout
+    for problem in arguments:
+        problem.board, problem.baud, problem.timeout = args.board, args.baud, args.timeout
     steps = Steps()
-    outcomes = [_outcome(budget, found, steps) for budget, found in zip(budgets, arguments, strict=True)]
+    outcomes = [_outcome(budget, problem, steps) for budget, problem in zip(budgets, arguments, strict=True)]
     if args.json:
         models = [
             {
@@ -145,8 +145,8 @@ def _on_board(args: argparse.Namespace, path: Path, steps: Steps) -> BoardRun:
 
 def _add_measured(budget: Budget, args: argparse.Namespace, summary: dict[str, Any], steps: Steps) -> None:
     if args.board and "max_measured_ms" in budget.limits:
-        found = _on_board(args, Path(args.output), steps).statistics()
-        summary["time_us_measured"] = found["median"] if found["unit"] == "microseconds" else None
+        statistics = _on_board(args, Path(args.output), steps).statistics()
+        summary["time_us_measured"] = statistics["median"] if statistics["unit"] == "microseconds" else None
 
 
 def _arguments(budget: Budget, where: str, given: Mapping[str, Any], trust: bool) -> argparse.Namespace:

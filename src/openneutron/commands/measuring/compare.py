@@ -92,17 +92,17 @@ def execute(args: argparse.Namespace) -> None:
         steps.note(f"{len(strange)} of {len(samples)} samples leave the range calibration has seen, by more "
                    f"than a tenth of it; the first is {strange[0]}")  # fmt: skip
     args.keep_float = _with_budget(args, source, calibration, steps)
-    found = compare_as_asked(args, source, samples, calibration, steps)
-    rows = found.layers
+    comparison = compare_as_asked(args, source, samples, calibration, steps)
+    rows = comparison.layers
     trials = _trials(args, source, samples, calibration, rows, steps) if args.tries else []
     board = _on_board(args, source, samples, calibration, steps) if args.board else None
     if args.json:
-        outputs = {output.node: output.as_dict() for output in found.outputs}
+        outputs = {output.node: output.as_dict() for output in comparison.outputs}
         layers = [{**row.as_dict(), "output": outputs.get(row.layer)} for row in rows]
         data = {
             "layers": layers,
-            "outputs": [output.as_dict() for output in found.outputs],
-            "accuracy": found.refined.as_dict(),
+            "outputs": [output.as_dict() for output in comparison.outputs],
+            "accuracy": comparison.refined.as_dict(),
             "trials": trials,
         }
         if board:
@@ -110,7 +110,7 @@ def execute(args: argparse.Namespace) -> None:
         print(json.dumps(data if args.tries or board else layers, indent=2))
     else:
         _print(rows)
-        _print_outputs(found, len(samples))
+        _print_outputs(comparison, len(samples))
         _print_trials(trials)
         if board:
             _print_board(board.data)
@@ -191,7 +191,7 @@ def _samples(args: argparse.Namespace, source: Source, calibration: list[Any]) -
     from openneutron.inputs.samples import load_samples
 
     if args.inputs:
-        found: list[Any] = load_samples(
+        samples: list[Any] = load_samples(
             Path(args.inputs), source.example_inputs, args.samples, pictures_of(args)
         )
     elif not args.calibration and source.calibration is None and not args.use_random_dataset:
@@ -199,10 +199,10 @@ def _samples(args: argparse.Namespace, source: Source, calibration: list[Any]) -
         if data is None:
             return calibration[: args.samples]
         inputs = data.test.inputs[: args.samples]
-        found = [(inputs[i : i + 1],) for i in range(len(inputs))]
+        samples = [(inputs[i : i + 1],) for i in range(len(inputs))]
     else:
         return calibration[: args.samples]
-    return [channels_last(s) for s in found] if args.use_channels_last_dim_order else found
+    return [channels_last(s) for s in samples] if args.use_channels_last_dim_order else samples
 
 
 def _trials(
@@ -217,7 +217,7 @@ def _trials(
 
     assert source.module is not None
     with steps.step("Trying suggestions", bar=True) as advance:
-        found = try_suggestions(
+        trials = try_suggestions(
             source.module,
             samples,
             calibration,
@@ -229,7 +229,7 @@ def _trials(
             keep_float=args.keep_float,
             progress=advance,
         )
-    return [{"trial": name, "output_sqnr_db": None if math.isinf(db) else db} for name, db in found]
+    return [{"trial": name, "output_sqnr_db": None if math.isinf(db) else db} for name, db in trials]
 
 
 @dataclass(frozen=True)
@@ -308,9 +308,9 @@ def _beside_float(ours: list[Any], exact: Any) -> dict[str, float | None]:
             error = np.asarray(one, np.float64).reshape(wanted.shape) - wanted
             signal, noise = signal + float((wanted**2).sum()), noise + float((error**2).sum())
             worst = float(np.maximum(worst, np.abs(error).max(initial=0.0)))  # not a number stays that
-    found = decibel(signal, noise)
+    sqnr_db = decibel(signal, noise)
     return {
-        "sqnr_db": found if math.isfinite(found) else None,
+        "sqnr_db": sqnr_db if math.isfinite(sqnr_db) else None,
         "max_error": worst if math.isfinite(worst) else None,
     }
 
@@ -353,12 +353,12 @@ def _print(rows: list[LayerError]) -> None:
         console.print(f"... and {len(given) - SHOWN} more; --json has all of them", style="dim")
 
 
-def _print_outputs(found: Comparison, samples: int) -> None:
+def _print_outputs(comparison: Comparison, samples: int) -> None:
     """Whether int8 is good enough: every output, the worst samples, and what was done about it."""
     from openneutron.report.terminal import make_console, print_methods
 
     print(f"\noutputs on {samples} samples, int8 against float:")
-    for output in found.outputs:
+    for output in comparison.outputs:
         value = "exact" if math.isinf(output.sqnr_db) else f"{output.sqnr_db:.1f} dB"
         same = "" if output.agreement is None else f", the same class for {output.agreement:.0%}"
         worst = ", ".join(f"{index} ({db:.1f} dB)" for index, db in output.worst if not math.isinf(db))
@@ -366,7 +366,7 @@ def _print_outputs(found: Comparison, samples: int) -> None:
             f"  {output.output} {output.node}: {value}{same}" + (f"; worst samples: {worst}" if worst else "")
         )
     print()
-    print_methods(make_console(), found.refined.as_dict())
+    print_methods(make_console(), comparison.refined.as_dict())
 
 
 def _print_trials(trials: list[dict[str, Any]]) -> None:

@@ -53,13 +53,13 @@ def execute(args: argparse.Namespace) -> int:
 
     check_model_options(args, args.a, args.b)
     before, after = _loaded(args.a, args), _loaded(args.b, args)
-    found = compare_reports(before, after)
+    difference = compare_reports(before, after)
     limit = args.fail_on_regression
-    worse = [] if limit is None else found.regressions(limit)
+    worse = [] if limit is None else difference.regressions(limit)
     if args.json:
-        print(json.dumps({**found.as_dict(), "regressions": [c.key for c in worse]}, indent=2))
+        print(json.dumps({**difference.as_dict(), "regressions": [c.key for c in worse]}, indent=2))
     else:
-        _print(found, args.a, args.b)
+        _print(difference, args.a, args.b)
         for name, report in ((args.a, before), (args.b, after)):
             if report.summary["partitions"] and figure_of(report.summary, "cycles_npu") is None:
                 print(f"{name}: its cycles are not known: its delegates do not tell what they call")
@@ -95,23 +95,29 @@ def _loaded(text: str, args: argparse.Namespace) -> Loaded:
     return report_of(data, text)
 
 
-def _print(found: Difference, a: str, b: str) -> None:
+def _print(difference: Difference, a: str, b: str) -> None:
     from openneutron.report.terminal import make_console
 
     console = make_console()
-    console.print(_table("", a, b, [c for c in found.figures if c.a is not None or c.b is not None]))
-    if found.accuracy:
-        console.print(_table("Accuracy", a, b, found.accuracy))
-    for entry in found.moved:
+    console.print(_table("", a, b, [c for c in difference.figures if c.a is not None or c.b is not None]))
+    if difference.accuracy:
+        console.print(_table("Accuracy", a, b, difference.accuracy))
+    for entry in difference.moved:
         place = {"cpu": "the CPU", "npu": "the NPU", None: "elsewhere"}
         reason = f": {entry['reason']}" if entry["to"] == "cpu" and entry["reason"] else ""
         way = f"from {place[entry['from']]} to {place[entry['to']]}"
         text = f"{entry['node']} ({entry['op']}) moved {way}{reason}"
         console.print(text, soft_wrap=True)
-    for verb, names in (("needed now", found.kernels_added), ("no longer needed", found.kernels_removed)):
+    for verb, names in (
+        ("needed now", difference.kernels_added),
+        ("no longer needed", difference.kernels_removed),
+    ):
         if names:
             console.print(f"kernels {verb}: {', '.join(names)}", soft_wrap=True)
-    for title, rows in (("Cycles (estimated) of layers", found.layers), ("SQNR of layers, dB", found.errors)):
+    for title, rows in (
+        ("Cycles (estimated) of layers", difference.layers),
+        ("SQNR of layers, dB", difference.errors),
+    ):
         changed = [row for row in rows if row.a != row.b]
         if changed:
             console.print(_table(title, a, b, changed[:MOST_LAYERS]))

@@ -88,8 +88,8 @@ def evaluate_source(args: argparse.Namespace, source: Source, steps: Steps) -> t
     split = _split(args, source)
     result = compile_source(args, source, steps)
     scores = _all_scores(args, source, result, split, steps)
-    found = _on_board(args, result, split, scores, steps) if getattr(args, "board", None) else {}
-    return result, _figures(scores, split) | found
+    measured = _on_board(args, result, split, scores, steps) if getattr(args, "board", None) else {}
+    return result, _figures(scores, split) | measured
 
 
 def _on_board(
@@ -135,8 +135,8 @@ def _all_scores(
     from openneutron.tensors import results
 
     def frames(i: int) -> list[tuple[torch.Tensor, ...]]:
-        found = frames_of(frames_of_sample(split.inputs[i], source.example_inputs or (split.inputs,)))
-        return [channels_last(f) if args.use_channels_last_dim_order else f for f in found]
+        sequence = frames_of(frames_of_sample(split.inputs[i], source.example_inputs or (split.inputs,)))
+        return [channels_last(f) if args.use_channels_last_dim_order else f for f in sequence]
 
     scores: dict[str, torch.Tensor] = {}
     models: list[tuple[str, Any]] = []
@@ -151,8 +151,8 @@ def _all_scores(
             for i in range(len(split)):
                 with one_sequence(model):  # a sample is a sequence of its own
                     for frame in frames(i):
-                        found = results(model(*frame))[0]
-                    rows.append(found.flatten().clone())
+                        frame_scores = results(model(*frame))[0]
+                    rows.append(frame_scores.flatten().clone())
                 advance((i + 1) / len(split))
         scores[name] = torch.stack(rows)
     if args.converter == "eiq" and getattr(args, "board", None):

@@ -145,9 +145,9 @@ def _explore(args: argparse.Namespace, result: Result, steps: Steps, missing: li
         verify=False,
     )
     with steps.step("What if", bar=True) as advance:
-        found = explore(result.program, result.module, result.example_inputs, again, advance)
+        answers = explore(result.program, result.module, result.example_inputs, again, advance)
     if count := left_out(result.program, result.module):
         missing.append(
             f"What-if of {count} more operators on the CPU: those with the most cycles were tried."
         )
-    return found
+    return answers

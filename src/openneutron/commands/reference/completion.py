@@ -50,7 +50,7 @@ def vocabulary(whole: argparse.ArgumentParser) -> list[Words]:
 
     subparsers = next(a for a in whole._actions if isinstance(a, argparse._SubParsersAction))
     helps = {action.dest: action.help or "" for action in subparsers._choices_actions}
-    found = []
+    words = []
     for name, parser in subparsers.choices.items():
         options: list[Option] = []
         first: list[str] = []
@@ -63,8 +63,8 @@ def vocabulary(whole: argparse.ArgumentParser) -> list[Words]:
                 )
             else:
                 first += ZOO if action.metavar == "MODEL" else choices
-        found.append(Words(name, _one_line(helps.get(name, "")), tuple(options), tuple(first)))
-    return found
+        words.append(Words(name, _one_line(helps.get(name, "")), tuple(options), tuple(first)))
+    return words
 
 
 def _plain(action: argparse.Action, parser: argparse.ArgumentParser) -> str:
@@ -123,11 +123,11 @@ def _zsh(commands: list[Words]) -> str:
         lines.append(f"        {command.name})")
         specs = []
         for option in command.options:
-            told = option.help.replace("[", "(").replace("]", ")").replace(":", " ")
+            text = option.help.replace("[", "(").replace("]", ")").replace(":", " ")
             value = ""
             if option.takes_value:
                 value = f":value:({' '.join(option.choices)})" if option.choices else ":value:_files"
-            specs += [f"'{name}[{told}]{value}'" for name in option.names]
+            specs += [f"'{name}[{text}]{value}'" for name in option.names]
         words = f"compadd -- {' '.join(command.first)}; " if command.first else ""
         specs.append(f"'*:argument:{{ {words}_files }}'")
         lines.append("            _arguments " + " \\\n                ".join(specs) + " ;;")

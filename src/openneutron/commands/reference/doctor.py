@@ -118,13 +118,13 @@ def _packages() -> list[Check]:
         name, _, wanted = line.partition("==")
         name = name.split(">")[0].strip()
         try:
-            found = version(name)
+            installed = version(name)
         except PackageNotFoundError:
             checks.append(Check(name, BAD, "not installed", f"pip install '{line}'"))
             continue
-        fits = not wanted or found.split("+")[0] == wanted.strip()
+        fits = not wanted or installed.split("+")[0] == wanted.strip()
         remedy = "" if fits else f"pip install '{line}': results are defined by this version"
-        checks.append(Check(name, OK if fits else BAD, found, remedy))
+        checks.append(Check(name, OK if fits else BAD, installed, remedy))
     return checks
 
 
@@ -222,14 +222,14 @@ def _sdk() -> Check:
     if importlib.util.find_spec(DISTRIBUTION) is None:
         remedy = f"Only for --converter eiq (NXP silicon); from NXP, version {WANTED}"
         return Check(DISTRIBUTION, NOTE, "not installed", remedy)
-    found = installed_version()
-    if found is None:
+    installed = installed_version()
+    if installed is None:
         return Check(DISTRIBUTION, NOTE, "version unknown", f"ExecuTorch {EXECUTORCH} asks for {WANTED}")
-    if problem := fit(found):
+    if problem := fit(installed):
         return Check(
-            DISTRIBUTION, NOTE, f"{found}: {problem}", f"pip install {DISTRIBUTION}=={WANTED}, from NXP"
+            DISTRIBUTION, NOTE, f"{installed}: {problem}", f"pip install {DISTRIBUTION}=={WANTED}, from NXP"
         )
-    return Check(DISTRIBUTION, OK, f"{found}, for the firmware of {FIRMWARE[found]}")
+    return Check(DISTRIBUTION, OK, f"{installed}, for the firmware of {FIRMWARE[installed]}")
 
 
 def _print(checks: list[Check]) -> None:

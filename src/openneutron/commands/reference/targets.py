@@ -156,7 +156,7 @@ def read_measured(path: Path) -> dict[str, list[Any]]:
         fail("ON602", str(path), f"is not JSON: {error}", hint)
     if not isinstance(rows, list) or not 0 < len(rows) <= _MOST_ROWS:
         fail("ON602", str(path), f"is not a list of 1 to {_MOST_ROWS} measurements", hint)
-    found: dict[str, list[Any]] = {}
+    by_network: dict[str, list[Any]] = {}
     for number, row in enumerate(rows):
         where = f"{path}: row {number}"
         if not isinstance(row, dict) or not _FIELDS <= set(row) <= _FIELDS | {"on", "weights_in_flash"}:
@@ -175,8 +175,8 @@ def read_measured(path: Path) -> dict[str, list[Any]]:
             fail("ON602", where, "weights_in_flash is for weights that the CPU copies for the NPU", hint)
         find_network(row["network"])
         kept = Published(row["network"], micro, row["source"], on, weights_in_flash=in_flash)
-        found.setdefault(row["target"], []).append(kept)
-    return found
+        by_network.setdefault(row["target"], []).append(kept)
+    return by_network
 
 
 def _measured(args: argparse.Namespace) -> None:
@@ -184,18 +184,18 @@ def _measured(args: argparse.Namespace) -> None:
     from openneutron.commands.progress import Steps
     from openneutron.files import write_atomically
 
-    found = read_measured(Path(args.measured))
-    if args.output and len(found) > 1:
+    measured = read_measured(Path(args.measured))
+    if args.output and len(measured) > 1:
         fail("ON104", "option --output", "takes one chip", "Give the measurements of one chip.")
     with Steps().step("Fitting"):
-        fits = [refit(find_target(name), rows) for name, rows in found.items()]
+        fits = [refit(find_target(name), rows) for name, rows in measured.items()]
     if args.json:
         print(json.dumps([_as_data(f) for f in fits], indent=2))
     else:
         for entry in fits:
             _print_refit(entry)
     if args.add:
-        print(f"kept in {add_measured(found)}")
+        print(f"kept in {add_measured(measured)}")
     if args.output:
         (entry,) = fits
         text = (

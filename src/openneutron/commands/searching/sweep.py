@@ -134,11 +134,11 @@ def sweep(
     if isinstance(space, Mapping):
         if folder is None:
             fail("ON104", "folder", "a space that is no file has no place beside it", "Name a folder.")
-        found = _allowed(make_space(space), True, boards, baud, timeout)
-        return _searched(found, Path(folder), jobs=jobs, dask=dask, reports=reports)
+        allowed = _allowed(make_space(space), True, boards, baud, timeout)
+        return _searched(allowed, Path(folder), jobs=jobs, dask=dask, reports=reports)
     place = Path(folder) if folder is not None else Path(space).with_suffix(".sweep")
-    found = _allowed(read_space(Path(space)), trust, boards, baud, timeout)
-    return _searched(found, place, jobs=jobs, dask=dask, reports=reports)
+    allowed = _allowed(read_space(Path(space)), trust, boards, baud, timeout)
+    return _searched(allowed, place, jobs=jobs, dask=dask, reports=reports)
 
 
 def _allowed(
@@ -220,12 +220,14 @@ def _check_functions(space: Space) -> None:
     from openneutron.inputs.source import arguments_of
     from openneutron.search.space import CODE, LABELLED
 
-    known = arguments_of(space.model)
+    arguments = arguments_of(space.model)
     for name in (*space.dimensions, *space.fixed):
         part, _, argument = name.partition(".")
-        if part == "parameters" and known is not None and argument not in known:
+        if part == "parameters" and arguments is not None and argument not in arguments:
             problem = f"{space.model} has no such argument"
-            fail(CODE, f"space: {name}", problem, nearest(argument, known) if known else "It has none.")
+            fail(
+                CODE, f"space: {name}", problem, nearest(argument, arguments) if arguments else "It has none."
+            )
     if metric := space.data.get("metric"):
         arguments_of(metric)
     if "measured" in space.asked and not space.data.get("boards"):
@@ -251,10 +253,10 @@ def _run(search: Search, jobs: int | None, dask: str | None) -> list[Row]:
         console.print(f"note: {search.note}", soft_wrap=True)
     if not console.is_terminal:
         return search.run(
-            worker_maker(jobs, dask), lambda found: console.print(_state(found), soft_wrap=True)
+            worker_maker(jobs, dask), lambda progress: console.print(_state(progress), soft_wrap=True)
         )
     with Live(console=console, transient=True) as live:
-        return search.run(worker_maker(jobs, dask), lambda found: live.update(_table(found)))
+        return search.run(worker_maker(jobs, dask), lambda progress: live.update(_table(progress)))
 
 
 def worker_maker(jobs: int | None, dask: str | None) -> Callable[[Callable[[str], None]], Workers]:
@@ -275,26 +277,26 @@ def worker_maker(jobs: int | None, dask: str | None) -> Callable[[Callable[[str]
     return make
 
 
-def _state(found: Progress) -> str:
-    left = "" if found.seconds_left is None else f", {found.seconds_left:.0f} s left"
-    return f"{found.done} of {found.total} trials, {found.failed} failed{left}{_best(found)}"
+def _state(progress: Progress) -> str:
+    left = "" if progress.seconds_left is None else f", {progress.seconds_left:.0f} s left"
+    return f"{progress.done} of {progress.total} trials, {progress.failed} failed{left}{_best(progress)}"
 
 
-def _best(found: Progress) -> str:
-    if found.best is None:
+def _best(progress: Progress) -> str:
+    if progress.best is None:
         return ""
-    point = ", ".join(f"{name.split('.', 1)[1]} {value}" for name, value in found.best.point.items())
-    return f"; best so far: trial {found.best.outcome.number} ({point})"
+    point = ", ".join(f"{name.split('.', 1)[1]} {value}" for name, value in progress.best.point.items())
+    return f"; best so far: trial {progress.best.outcome.number} ({point})"
 
 
-def _table(found: Progress) -> Any:
+def _table(progress: Progress) -> Any:
     from rich.table import Table
 
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_row("trials", f"{found.done} of {found.total}, {found.failed} failed")
-    if found.seconds_left is not None:
-        table.add_row("left", f"{found.seconds_left:.0f} s")
-    table.add_row("best so far", _best(found).removeprefix("; best so far: ") or "none yet")
+    table.add_row("trials", f"{progress.done} of {progress.total}, {progress.failed} failed")
+    if progress.seconds_left is not None:
+        table.add_row("left", f"{progress.seconds_left:.0f} s")
+    table.add_row("best so far", _best(progress).removeprefix("; best so far: ") or "none yet")
     return table
 
 

@@ -46,8 +46,8 @@ def execute_trial(job: Job) -> Outcome:
     # A process whose client died may still be at it: then its outcome is waited for.
     lock = lock_file(folder / ".running")
     try:
-        if (known := _known(folder, job)) is not None:
-            return known
+        if (recalled := _known(folder, job)) is not None:
+            return recalled
         outcome = _run(job)
         row = json.dumps({**outcome.as_row(job.point), "job": _identity(job)})
         write_atomically(folder / _OUTCOME, row.encode())
@@ -140,9 +140,9 @@ def _run(job: Job) -> Outcome:
             over = _measure(job, figures, kept)
         outcome = Outcome(job.number, OVER if over else DONE, figures, reason=over)
     except OpenNeutronError as error:
-        found = error.diagnostic
-        reason = f"{found.where}: {found.problem}" if found.where else found.problem
-        outcome = Outcome(job.number, FAILED, figures, found.code, reason)
+        diagnostic = error.diagnostic
+        reason = f"{diagnostic.where}: {diagnostic.problem}" if diagnostic.where else diagnostic.problem
+        outcome = Outcome(job.number, FAILED, figures, diagnostic.code, reason)
     except Exception as error:
         text = (str(error).strip().splitlines() or ["no message"])[0]
         outcome = Outcome(job.number, FAILED, figures, "ON699", f"{type(error).__name__}: {text}")
@@ -221,10 +221,10 @@ def _free_board(names: Sequence[str]) -> Iterator[str]:
 
 def _figures(summary: dict[str, Any]) -> dict[str, float]:
     """Every number of a summary by its name, and those that sweeps call otherwise."""
-    found = {
+    figures = {
         k: float(v) for k, v in summary.items() if isinstance(v, int | float) and not isinstance(v, bool)
     }
-    return found | {
+    return figures | {
         "sram_bytes": float(sram_needed(summary)),
         "flash_bytes": float(summary["program_bytes"]),
         "time_ms": summary["time_us_estimated"] / 1000,

@@ -114,13 +114,13 @@ def _tried(args: argparse.Namespace, folder: Path, steps: Any) -> list[tuple[str
     make = worker_maker(args.jobs, args.dask)
     workers = make(steps.note)
     asked = ("drop",) if args.data else ()  # labels that were promised must be there
-    found: list[tuple[str, Outcome]] = []
+    tried: list[tuple[str, Outcome]] = []
     try:
         for group in _groups():
             with steps.step(f"Trying {len(group)} variants", bar=True) as advance:
                 jobs = [
                     Job(
-                        number=len(found) + i,
+                        number=len(tried) + i,
                         point=options,
                         model=args.model,
                         parameters={},
@@ -133,7 +133,7 @@ def _tried(args: argparse.Namespace, folder: Path, steps: Any) -> list[tuple[str
                         limits=(),
                         asked=asked,
                         evaluate=True,
-                        folder=str(folder / "trials" / f"{len(found) + i:04d}"),
+                        folder=str(folder / "trials" / f"{len(tried) + i:04d}"),
                         reports=False,
                     )
                     for i, (_, options) in enumerate(group)
@@ -142,12 +142,12 @@ def _tried(args: argparse.Namespace, folder: Path, steps: Any) -> list[tuple[str
                 for outcome in workers.run(jobs):
                     outcomes[outcome.number] = outcome
                     advance(len(outcomes) / len(jobs))
-            found += [(group[i][0], outcomes[job.number]) for i, job in enumerate(jobs)]
-            if any(_drop(outcome) <= args.max_drop for _, outcome in found):
+            tried += [(group[i][0], outcomes[job.number]) for i, job in enumerate(jobs)]
+            if any(_drop(outcome) <= args.max_drop for _, outcome in tried):
                 break
     finally:
         workers.close()
-    return found
+    return tried
 
 
 def _groups() -> list[list[tuple[str, dict[str, Any]]]]:
@@ -166,8 +166,8 @@ def _data(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _drop(outcome: Outcome) -> float:
-    found = _drop_or_none(outcome)
-    return float("inf") if found is None else found
+    drop = _drop_or_none(outcome)
+    return float("inf") if drop is None else drop
 
 
 def _drop_or_none(outcome: Outcome) -> float | None:

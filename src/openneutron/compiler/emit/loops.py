@@ -52,17 +52,17 @@ def roll(
     calls: Sequence[CallInfo], buffers: Sequence[BufferInfo]
 ) -> tuple[tuple[CallInfo, ...], tuple[BufferInfo, ...]]:
     """The calls with loops in the place of what repeats, and the memory map in their numbers."""
-    found = find_repeats([info.call for info in calls])
-    if not found:
+    repeats = find_repeats([info.call for info in calls])
+    if not repeats:
         return tuple(calls), tuple(buffers)
     rolled: list[CallInfo] = []
     at = 0
-    for repeat in found:
+    for repeat in repeats:
         rolled += calls[at : repeat.first]
         rolled += _loop(calls, repeat)
         at = repeat.end
     rolled += calls[at:]
-    return tuple(rolled), _renumbered(buffers, found)
+    return tuple(rolled), _renumbered(buffers, repeats)
 
 
 def find_repeats(calls: Sequence[KernelCall]) -> list[Repeat]:
@@ -208,9 +208,9 @@ def _renumbered(buffers: Sequence[BufferInfo], repeats: Sequence[Repeat]) -> tup
     for buffer in buffers:
         for first, last in _lives(find(buffer.first_call), find(buffer.last_call), last_turns):
             key = (buffer.region, buffer.offset, buffer.nbytes, buffer.rows, first, last)
-            known = merged.get(key)
-            tensors = buffer.tensors if known is None else known.tensors + buffer.tensors
-            name = buffer.name if known is None else known.name
+            same = merged.get(key)
+            tensors = buffer.tensors if same is None else same.tensors + buffer.tensors
+            name = buffer.name if same is None else same.name
             merged[key] = replace(buffer, name=name, first_call=first, last_call=last, tensors=tensors)
     return tuple(merged.values())
 

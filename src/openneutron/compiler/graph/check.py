@@ -30,8 +30,10 @@ def check_graph(graph: Graph) -> Graph:
         where = f"{op.custom_name or op.kind.name} {op.outputs[0].name if op.outputs else '(no output)'}"
         rule = SHAPE_RULES.get(op.kind)
         if rule is None:
-            known = ", ".join(sorted(kind.name for kind in SHAPE_RULES))
-            fail("ON401", where, f"the open converter does not know {op.kind.name}", f"Supported: {known}")
+            supported = ", ".join(sorted(kind.name for kind in SHAPE_RULES))
+            fail(
+                "ON401", where, f"the open converter does not know {op.kind.name}", f"Supported: {supported}"
+            )
         activation = op.options.get("fusedActivationFunction", 0)
         if activation not in Activation._value2member_map_:
             names = ", ".join(a.name for a in Activation)

@@ -134,8 +134,8 @@ def join_group_convolutions(g: Rewriter, op: Op) -> bool:
 
 def _is_same_layer(conv: Op, other: Op) -> bool:
     """Whether two convolutions differ in nothing but their constants."""
-    known = len(conv.inputs) == 3 and all(t is not None and t.is_const for t in conv.inputs[1:])
-    return known and conv.options == other.options and conv.operand(1).shape == other.operand(1).shape
+    has_constants = len(conv.inputs) == 3 and all(t is not None and t.is_const for t in conv.inputs[1:])
+    return has_constants and conv.options == other.options and conv.operand(1).shape == other.operand(1).shape
 
 
 def _stacked(g: Rewriter, parts: list[Tensor]) -> Tensor:

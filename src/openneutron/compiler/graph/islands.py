@@ -138,8 +138,8 @@ class _Former:
     def _is_inside(self, op: Op) -> bool:
         """Whether an op is one of those an expression is made of, its results float or truth values."""
         float_out = len(op.outputs) == 1 and _is_float(op.output)
-        known = op.kind in EXACT or op.kind in FUNCTIONS or op.kind is Builtin.DEQUANTIZE
-        return float_out and known and len(op.inputs) == arity(op.kind)
+        computable = op.kind in EXACT or op.kind in FUNCTIONS or op.kind is Builtin.DEQUANTIZE
+        return float_out and computable and len(op.inputs) == arity(op.kind)
 
     def _is_root(self, op: Op) -> bool:
         """Whether the result of an op must exist, and an island can make it."""
@@ -155,15 +155,15 @@ class _Former:
 
     def _narrow(self, graph: Graph) -> list[Op]:
         """What broadcasting repeats is computed apart: once, and not again for each element."""
-        found: dict[Op, None] = {}
+        narrow: dict[Op, None] = {}
         for op in graph.ops:
             for t in op.inputs if op in self.inside else ():
                 maker = None if t is None else self.producers.get(t)
                 if t is None or maker not in self.inside or t in self.regions:
                     continue
                 if t.dtype == "float32" and 4 * t.elements <= op.output.elements:
-                    found[maker] = None
-        return list(found)
+                    narrow[maker] = None
+        return list(narrow)
 
     def _make(self, op: Op) -> None:
         """Plan the island of an op; a part of it that is too large for one becomes another."""
@@ -235,8 +235,8 @@ class _Former:
 
     def _value(self, expression: Expression, tensor: Tensor) -> Value:
         """The value of a tensor in an expression: loaded where it is in memory or a byte's, else computed."""
-        if (known := expression.known.get(tensor)) is not None:
-            return known
+        if (existing := expression.known.get(tensor)) is not None:
+            return existing
         if tensor.is_const and tensor.elements == 1:
             value = expression.number(float(tensor.array.reshape(-1)[0]))
         elif tensor.is_const or tensor in self.exists:

@@ -26,12 +26,12 @@ def legalize(graph: Graph) -> Graph:
 
 def _constant_values(graph: Graph) -> dict[Tensor, Tensor]:
     """What depends on constants only and is read elsewhere, as constants; the oracle computes all at once."""
-    known: set[Tensor] = set()
+    constants: set[Tensor] = set()
     foldable: list[Op] = []
     for op in graph.ops:
-        if all(t is None or t.is_const or t in known for t in op.inputs):
+        if all(t is None or t.is_const or t in constants for t in op.inputs):
             foldable.append(op)
-            known.update(op.outputs)
+            constants.update(op.outputs)
     if not foldable:
         return {}
     folded = set(foldable)
@@ -52,10 +52,10 @@ def _constant_values(graph: Graph) -> dict[Tensor, Tensor]:
 @rule(ANY, facts=_constant_values)
 def fold_constants(g: Rewriter, op: Op, constants: dict[Tensor, Tensor]) -> bool:
     """What depends on constants only becomes its value, which the reference interpreter computes."""
-    found = [t for t in op.outputs if t in constants]
-    for t in found:
+    folded = [t for t in op.outputs if t in constants]
+    for t in folded:
         g.replace(t, constants[t])
-    return bool(found)
+    return bool(folded)
 
 
 @rule(Builtin.SHAPE)

@@ -73,9 +73,9 @@ def byte_functions(graph: Graph) -> dict[Tensor, ByteFunction]:
 
     position = {op: index for index, op in enumerate(graph.ops)}
     for op in graph.ops:
-        found = [upto(t) for t in elementwise_operands(op)]
-        whole = [r for r in found if r is not None]
-        if whole and len(whole) == len(found) and len({r.source for r in whole}) == 1:
+        functions = [upto(t) for t in elementwise_operands(op)]
+        whole = [r for r in functions if r is not None]
+        if whole and len(whole) == len(functions) and len({r.source for r in whole}) == 1:
             ops = {o for r in whole for o in r.ops}
             regions[op.output] = ByteFunction(whole[0].source, (*sorted(ops, key=position.__getitem__), op))
     return regions

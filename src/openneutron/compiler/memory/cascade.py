@@ -273,11 +273,11 @@ def make_cascade(
     """The cascade of these stages, steps `first` to `last` of the schedule."""
     maps = lives.maps
     wave, rows = _filled(lives, stages, last, Wave(maps, stages[-1], height, pace))
-    found = overlapping(lives, wave, first, last)
+    overlapped = overlapping(lives, wave, first, last)
     overlap: Overlap | None = None
     up: tuple[Step, ...] = ()
-    if found is not None:
-        number, below = found
+    if overlapped is not None:
+        number, below = overlapped
         source, out = maps.buffers[number], stages[-1].output
         other, others = _filled(lives, stages, last, Wave(maps, stages[-1], height, pace, mirrored=True))
         rows = {buffer: max(count, others[buffer]) for buffer, count in rows.items() if buffer in others}

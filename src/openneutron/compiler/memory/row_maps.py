@@ -27,7 +27,7 @@ class RowMaps:
             self.span[tensor] = (place.offset, place.offset + tensor.shape[-1]) if place.pitch else _ALL
             counts[number] |= _counts(tensor, place)
             self.tensors[number] += 1
-        self.rows = [next(iter(found)) if len(found) == 1 else 0 for found in counts]
+        self.rows = [next(iter(rows)) if len(rows) == 1 else 0 for rows in counts]
         """Of every buffer; 0 if it cannot be taken row by row."""
 
     def row_bytes(self, number: int) -> int:

@@ -233,9 +233,9 @@ def _ordered(graph: Graph, copying: frozenset[Op], arena: bool, keep: bool = Fal
     in_order = graph.ops
     if graph.states:
         uses = storage.state_uses(graph.ops)
-        found = ordered(graph.ops, storage.free_ops, *uses)
-        assert found is not None, "a state would be overwritten before it is read"
-        in_order = found
+        by_use = ordered(graph.ops, storage.free_ops, *uses)
+        assert by_use is not None, "a state would be overwritten before it is read"
+        in_order = by_use
     steps = [op for op in in_order if op not in storage.free_ops]
     buffers = [b for b in storage.buffers if b.home is Home.SCRATCH]
     number = {buffer: i for i, buffer in enumerate(buffers)}

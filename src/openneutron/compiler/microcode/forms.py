@@ -58,8 +58,8 @@ class Ref:
     offset: U32 = 0
 
     def __str__(self) -> str:
-        known = self.region in Region._value2member_map_
-        name = Region(self.region).name.lower() if known else f"region{self.region}"
+        is_region = self.region in Region._value2member_map_
+        name = Region(self.region).name.lower() if is_region else f"region{self.region}"
         if self.region in (Region.INPUT, Region.OUTPUT):
             name += str(self.index)
         return f"{name}+{self.offset}" + (f"%{self.rows}" if self.rows else "")

@@ -91,7 +91,7 @@ def _checks(cls: type) -> tuple[list[Check], list[Check]]:
 def _range_tables() -> Iterator[str]:
     """The ranges that there are, and for each kernel which of its words are in which of them."""
     checks = {cls: _checks(cls) for cls in mc.PARAMS.values()}
-    every = [check[:2] for found in checks.values() for check in (*found[0], *found[1])]
+    every = [check[:2] for pair in checks.values() for check in (*pair[0], *pair[1])]
     ranges = list(dict.fromkeys(every))
     yield "/* What words of records may be: the least, and how much more at most. */"
     yield from _list("NEUTRON_RANGES", [f"{{{low & 0xFFFFFFFF}u, {high - low}u}}" for low, high in ranges])
@@ -127,12 +127,12 @@ def _enum(name: str, prefix: str, members: Sequence[tuple[str, int]], doc: str) 
 
 def _targets() -> Iterator[str]:
     """The numbers of the chips, and which of them a runtime takes: one, or on a host all."""
-    known = {name.upper(): number for number, name in mc.TARGET_NAMES.items()}
-    yield from (f"#define NEUTRON_TARGET_{name} {number}u" for name, number in known.items())
+    numbers = {name.upper(): number for number, name in mc.TARGET_NAMES.items()}
+    yield from (f"#define NEUTRON_TARGET_{name} {number}u" for name, number in numbers.items())
     yield "#ifdef NEUTRON_TARGET /* firmware is built for one chip */"
     yield "#define NEUTRON_TAKES_TARGET(number) ((number) == NEUTRON_TARGET)"
     yield "#else"
-    takes = " || \\\n     ".join(f"(number) == NEUTRON_TARGET_{name}" for name in known)
+    takes = " || \\\n     ".join(f"(number) == NEUTRON_TARGET_{name}" for name in numbers)
     yield f"#define NEUTRON_TAKES_TARGET(number) \\\n    ({takes})"
     yield "#endif"
     yield ""

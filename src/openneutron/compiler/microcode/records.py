@@ -94,8 +94,8 @@ def _read_fields(cls: type) -> Iterator[tuple[str, Word | type]]:
 @cache
 def _find_ranges(cls: Any) -> dict[str, Range]:
     hints = get_type_hints(cls, include_extras=True)
-    found = {f.name: [a for a in get_args(hints[f.name]) if isinstance(a, Range)] for f in fields(cls)}
-    return {name: ranges[-1] for name, ranges in found.items() if ranges}
+    by_field = {f.name: [a for a in get_args(hints[f.name]) if isinstance(a, Range)] for f in fields(cls)}
+    return {name: ranges[-1] for name, ranges in by_field.items() if ranges}
 
 
 def ranges_of(cls: type) -> dict[str, Range]:
@@ -124,10 +124,10 @@ def out_of_range(value: Any) -> str:
             if not allowed.low <= item <= allowed.high:
                 return f"{name} is {item}, which must be {allowed.low} to {allowed.high}"
     for limit in limits_of(type(value)):
-        found = math.prod(_at(value, path) for path in limit.fields)
-        if found > limit.most:
+        product = math.prod(_at(value, path) for path in limit.fields)
+        if product > limit.most:
             names = " * ".join(path.split(".")[-1] for path in limit.fields)
-            return f"{names} is {found}, which must be at most {limit.most}"
+            return f"{names} is {product}, which must be at most {limit.most}"
     return ""
 
 

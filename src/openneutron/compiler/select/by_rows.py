@@ -125,19 +125,19 @@ def stage_of(op: Op, calls: Sequence[KernelCall], target: Target) -> Stage | Non
     if rows is None:
         return None
     narrow = [call for call in rows if isinstance(call, mc.STAGE_FORMS)]
-    found = _reads(op, narrow) if len(narrow) == len(calls) else None
-    if found is None or not found.reads:
+    reads = _reads(op, narrow) if len(narrow) == len(calls) else None
+    if reads is None or not reads.reads:
         return None
     height, row = rows_of(out), out.nbytes // rows_of(out)
-    works = tuple(row_work(call, height // found.unit, target) for call in narrow)
-    columns = _columns(op, narrow[0], found) if len(narrow) == 1 else ()
-    return Stage(op, found.unit, height, row, found.reads, found.whole, works, out, columns=columns)
+    works = tuple(row_work(call, height // reads.unit, target) for call in narrow)
+    columns = _columns(op, narrow[0], reads) if len(narrow) == 1 else ()
+    return Stage(op, reads.unit, height, row, reads.reads, reads.whole, works, out, columns=columns)
 
 
-def _columns(op: Op, call: Any, found: _Reads) -> tuple[Reach, ...]:
+def _columns(op: Op, call: Any, reads: _Reads) -> tuple[Reach, ...]:
     """Which columns of its inputs a call reads, if it can be narrowed to some of its output's."""
-    tensors = [reach.tensor for reach in found.reads]
-    if found.unit != 1 or any(t.rank != 4 or _row_axis(t) != 1 for t in (op.output, *tensors)):
+    tensors = [reach.tensor for reach in reads.reads]
+    if reads.unit != 1 or any(t.rank != 4 or _row_axis(t) != 1 for t in (op.output, *tensors)):
         return ()
     if isinstance(call, mc.WindowForm):
         return (across(call.window, tensors[0]),)

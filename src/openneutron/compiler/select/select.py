@@ -79,9 +79,9 @@ def supports(op: Op) -> Reject | None:
     """Why `select` would refuse this op, or None."""
     rule = rule_of(op)
     if rule is None:
-        known = ", ".join(sorted(kind.name for kind in RULES if isinstance(kind, Builtin)))
+        supported = ", ".join(sorted(kind.name for kind in RULES if isinstance(kind, Builtin)))
         name = f"the custom operator {op.custom_name}" if op.custom_name else op.kind.name
-        return Reject("ON401", f"no kernel computes {name}", f"Supported: {known}")
+        return Reject("ON401", f"no kernel computes {name}", f"Supported: {supported}")
     problem = rule.problem(op)
     return Reject("ON401", f"{op.kind.name}: {problem}") if problem else None
 

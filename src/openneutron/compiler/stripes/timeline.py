@@ -167,10 +167,10 @@ class StepTimeline:
             need = alive - rolled + constants
             if total > budget or need - aligned(sink.output.nbytes) >= most:
                 continue
-            found = overlapping(self, wave, first, last)
+            overlap = overlapping(self, wave, first, last)
             source = -1
-            if found is not None:
-                source, ahead = found
+            if overlap is not None:
+                source, ahead = overlap
                 apart = aligned(self.maps.buffers[source].nbytes) + aligned(sink.output.nbytes)
                 need -= apart - together(self.maps, source, sink.output, ahead)
             if need < most:

@@ -44,41 +44,41 @@ def orient(graph: Graph) -> Plan:
     what is certain comes first: spatial ops, then conversions of rank 4 and more, then agnostic ops; the rest
     (reshapes, and rank 3, where both conversions are the same permutation) when a neighbour is known.
     """
-    known = _Versions()
+    versions = _Versions()
     conversions: set[Op] = set()
     agnostic: set[Op] = set()
     undecided: list[Op] = []
     for op in graph.ops:
         if op.kind.has(Trait.SPATIAL):
             for t in _versioned((*op.inputs, *op.outputs)):
-                known.fix(t, 1)
+                versions.fix(t, 1)
     for op in graph.ops:
         perm = _conversion(op)
         if perm is not None and len(perm) == 3:
             undecided.append(op)
         elif perm is not None:
             read = int(perm == to_first(len(perm)))
-            if known.fix(op.operand(0), read) and known.fix(op.output, 1 - read):
+            if versions.fix(op.operand(0), read) and versions.fix(op.output, 1 - read):
                 conversions.add(op)
     for op in graph.ops:
         if depends_on_version(op):
             undecided.append(op)
         elif is_agnostic(op, 0):
             alike = _versioned((*layout_operands(op), op.output))
-            if all(known.relate(alike[0], t, 0) for t in alike[1:]):
+            if all(versions.relate(alike[0], t, 0) for t in alike[1:]):
                 agnostic.add(op)
     while undecided:
-        batch = [op for op in undecided if known.near(op) is not None] or undecided[:1]
+        batch = [op for op in undecided if versions.near(op) is not None] or undecided[:1]
         for op in batch:
             if op.kind is Builtin.TRANSPOSE:
-                if known.relate(op.operand(0), op.output, 1):
+                if versions.relate(op.operand(0), op.output, 1):
                     conversions.add(op)
-            elif _settle(known, op):
+            elif _settle(versions, op):
                 agnostic.add(op)
         decided = set(batch)
         undecided = [op for op in undecided if op not in decided]
 
-    version = {t: known.find(t)[1] if t.rank > 2 else 0 for t in graph.tensors() if not t.is_const}
+    version = {t: versions.find(t)[1] if t.rank > 2 else 0 for t in graph.tensors() if not t.is_const}
     value = {t: t for t in version}
     for op in graph.ops:
         if op in conversions:
@@ -131,12 +131,12 @@ class _Versions:
         return None
 
 
-def _settle(known: _Versions, op: Op) -> bool:
+def _settle(versions: _Versions, op: Op) -> bool:
     """Decide whether a reshape or reduction is agnostic, given what is known around it."""
-    near = known.near(op)
+    near = versions.near(op)
     version = int(not is_agnostic(op, 0)) if near is None else near
     return is_agnostic(op, version) and all(
-        known.fix(t, version) for t in _versioned((op.operand(0), op.output))
+        versions.fix(t, version) for t in _versioned((op.operand(0), op.output))
     )
 
 
@@ -159,18 +159,18 @@ def _find_flattens(plan: Plan) -> None:
     outputs = set(plan.graph.outputs)
 
     def readers(t: Tensor) -> list[Op] | None:
-        found: list[Op] = []
+        ops: list[Op] = []
         for op in consumers.get(t, []):
             if op.kind.has(Trait.UNARY):
                 more = readers(op.output)
                 if more is None:
                     return None
-                found += more
+                ops += more
             elif _weights_can_follow(op) and op.operand(1).shape[1] == t.shape[1]:
-                found.append(op)
+                ops.append(op)
             else:
                 return None
-        return None if t in outputs else found
+        return None if t in outputs else ops
 
     def writer(t: Tensor) -> Op | None:
         op = producers.get(t)
@@ -187,9 +187,9 @@ def _find_flattens(plan: Plan) -> None:
         if source.shape[:1] != target.shape[:1]:
             continue
         if source.rank > 2 and target.rank == 2:
-            found = readers(target)
-            if found is not None:
-                plan.columns[op] = found
+            reading = readers(target)
+            if reading is not None:
+                plan.columns[op] = reading
         elif source.rank == 2 and target.rank > 2:
             fully_connected = writer(source)
             if fully_connected is not None:

@@ -211,8 +211,8 @@ def _variadic(function: Callable[[Tensor, Tensor], Tensor]) -> Run:
 
 
 def _mean(call: Call) -> Tensor:
-    found = call.tensors()
-    return reduce(torch.add, found) / len(found)
+    tensors = call.tensors()
+    return reduce(torch.add, tensors) / len(tensors)
 
 
 def _where(call: Call) -> Tensor:

@@ -44,8 +44,8 @@ def _state(
 ) -> Tensor:
     if not call.has(index):
         return torch.zeros(count, batch, hidden, dtype=dtype)
-    found = call.tensor(index)
-    return found.transpose(0, 1) if turned else found
+    state = call.tensor(index)
+    return state.transpose(0, 1) if turned else state
 
 
 def _is_plain(call: Call, kind: str, count: int) -> bool:
@@ -123,7 +123,7 @@ def _function(name: str, alpha: Any, beta: Any) -> Function:
     }
     first, second = defaults.get(name, (0.0, 0.0))
     a, b = float(first if alpha is None else alpha), float(second if beta is None else beta)
-    known: dict[str, Function] = {
+    functions: dict[str, Function] = {
         "Sigmoid": torch.sigmoid,
         "Tanh": torch.tanh,
         "Relu": torch.relu,
@@ -136,9 +136,9 @@ def _function(name: str, alpha: Any, beta: Any) -> Function:
         "Softsign": F.softsign,
         "Softplus": F.softplus,
     }
-    if name not in known:
-        raise Unsupported(f"its activation {name} is not read", f"Read: {', '.join(known)}.")
-    return known[name]
+    if name not in functions:
+        raise Unsupported(f"its activation {name} is not read", f"Read: {', '.join(functions)}.")
+    return functions[name]
 
 
 def _unrolled(

@@ -113,9 +113,9 @@ def _ranked(x: Tensor, axis: int, count: int, largest: bool) -> tuple[Tensor, Te
     """By counting what comes before each: ExecuTorch has kernels for that, and none for a stable sort."""
     moved = x.movedim(axis, -1)
     size = int(moved.shape[-1])
-    mine, others = moved.unsqueeze(-1), moved.unsqueeze(-2)
+    column, row = moved.unsqueeze(-1), moved.unsqueeze(-2)
     earlier = torch.ones(size, size, dtype=torch.bool).tril(-1)
-    before = (others > mine if largest else others < mine) | ((others == mine) & earlier)
+    before = (row > column if largest else row < column) | ((row == column) & earlier)
     rank = before.to(torch.int64).sum(-1)
     chosen = rank.unsqueeze(-2) == torch.arange(count).unsqueeze(-1)
     indices = (chosen.to(torch.int64) * torch.arange(size)).sum(-1).movedim(-1, axis)

@@ -46,9 +46,9 @@ def _resize(call: Call) -> Tensor:
     if not weights:
         return x
     if _as_torch(x, weights, mode) is not None:
-        found = _as_torch(x, weights, mode)
-        assert found is not None
-        align = found == "corners"
+        result = _as_torch(x, weights, mode)
+        assert result is not None
+        align = result == "corners"
         size = [len(weights[a]) if a in weights else int(x.shape[a]) for a in range(2, rank)]
         if mode == "nearest":
             return F.interpolate(x, size=size, mode="nearest")

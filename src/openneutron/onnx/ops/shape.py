@@ -40,8 +40,8 @@ def _flatten(call: Call) -> Tensor:
 
 def _axes(call: Call) -> list[int] | None:
     if call.version < 13:
-        found = call.attr("axes")
-        return None if found is None else [int(a) for a in found]
+        axes = call.attr("axes")
+        return None if axes is None else [int(a) for a in axes]
     return call.ints(1, "axes") if call.has(1) else None
 
 
@@ -80,8 +80,8 @@ def _transpose(call: Call) -> Any:
 
 
 def _concat(call: Call) -> Tensor:
-    found = call.tensors()
-    return torch.cat(found, normalized(int(call.attr("axis", 1)), found[0].dim()))
+    tensors = call.tensors()
+    return torch.cat(tensors, normalized(int(call.attr("axis", 1)), tensors[0].dim()))
 
 
 def _split(call: Call) -> Any:
@@ -339,13 +339,13 @@ def _size(call: Call) -> Tensor:
 
 
 def _constant(call: Call) -> Tensor:
-    known = {
+    readers = {
         "value_int": torch.int64,
         "value_ints": torch.int64,
         "value_float": torch.float32,
         "value_floats": torch.float32,
     }
-    for name, dtype in known.items():
+    for name, dtype in readers.items():
         if name in call.node.attributes:
             return torch.tensor(call.attr(name), dtype=dtype)
     if "value" not in call.node.attributes:

@@ -217,7 +217,7 @@ def _even_padding(sizes: list[int], outs: list[int], w: Window) -> _Even | None:
     """
     most = w.kernel if len(sizes) == 3 else w.extent  # torch pads by at most half a window
     for ceil in (False, True):
-        found = []
+        padding = []
         lines = zip(sizes, outs, w.before, w.extent, most, w.stride, strict=True)
         for n, out, before, reach, window, step in lines:
             for pad in range(before, window // 2 + 1, step):
@@ -225,10 +225,10 @@ def _even_padding(sizes: list[int], outs: list[int], w: Window) -> _Even | None:
                 if ceil and (count - 1) * step >= n + pad:
                     count -= 1  # torch leaves out a window that begins behind the input
                 if count - (pad - before) // step >= out:
-                    found.append((pad, (pad - before) // step))
+                    padding.append((pad, (pad - before) // step))
                     break
-        if len(found) == len(sizes):
-            return _Even([p for p, _ in found], ceil, [s for _, s in found])
+        if len(padding) == len(sizes):
+            return _Even([p for p, _ in padding], ceil, [s for _, s in padding])
     return None
 
 

@@ -17,15 +17,15 @@ aten = torch.ops.aten
 
 def remove_batch_counters(model: GraphModule) -> bool:
     """Drop `num_batches_tracked += 1`: nothing reads it, and written buffers cannot be lowered."""
-    found = [
+    counters = [
         node
         for node in model.graph.nodes
         if node.target == aten.add_.Tensor
         and str(getattr(node.args[0], "target", "")).endswith("batches_tracked")
     ]
-    for node in found:
+    for node in counters:
         model.graph.erase_node(node)
-    return bool(found)
+    return bool(counters)
 
 
 def _is_view(node: Node) -> bool:

@@ -78,12 +78,12 @@ def _written_arguments(node: Node) -> list[Node]:
     op = overload(node)
     if op is None:
         return []
-    found = []
+    written = []
     for position, argument in enumerate(op._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
-            found += [v for v in pytree.tree_leaves(value) if isinstance(v, Node)]
-    return found
+            written += [v for v in pytree.tree_leaves(value) if isinstance(v, Node)]
+    return written
 
 
 class _Folding:
@@ -143,14 +143,14 @@ class _Folding:
     def _is_foldable(self, node: Node) -> bool:
         op = overload(node)
         if op is None:
-            known: Any = node.target in _PYTHON
+            target: Any = node.target in _PYTHON
         else:
-            known = torch.Tag.nondeterministic_seeded not in op.tags
-            known &= not (self._keep_quantized and op.namespace == "quantized_decomposed")
+            target = torch.Tag.nondeterministic_seeded not in op.tags
+            target &= not (self._keep_quantized and op.namespace == "quantized_decomposed")
         inputs = node.all_input_nodes
         if op in _LIKE:
-            known, inputs = known and _is_static(node.args[0]), inputs[1:]
-        if not known or any(n not in self.values for n in inputs):
+            target, inputs = target and _is_static(node.args[0]), inputs[1:]
+        if not target or any(n not in self.values for n in inputs):
             return False
         size, read = self._size(node), sum(map(_bytes, _tensors(self.values[n] for n in inputs)))
         return size is not None and size <= max(_ONE_RESULT, read) and size <= self._budget
@@ -190,8 +190,8 @@ class _Folding:
 
     def _read_constants(self, node: Node) -> bool:
         """Let a call that is not folded read constants, as they are at this point of the program."""
-        found = [n for n in node.all_input_nodes if n in self.values and not self._is_as_stored(n)]
-        instead = {n: self._replacement(n, node) for n in found}
+        constants = [n for n in node.all_input_nodes if n in self.values and not self._is_as_stored(n)]
+        instead = {n: self._replacement(n, node) for n in constants}
         instead = {n: new for n, new in instead.items() if new is not n}
         if instead:
             node.args, node.kwargs = map_arg((node.args, node.kwargs), lambda n: instead.get(n, n))
@@ -235,7 +235,7 @@ def _state(model: GraphModule) -> tuple[set[Any], set[Any]]:
     """
     source: dict[Node, Node] = {}
     constants: set[Node] = set()
-    found: set[Any] = set()
+    state: set[Any] = set()
     by_inputs: set[Any] = set()
     for node in model.graph.nodes:
         if node.op == "get_attr":
@@ -248,7 +248,7 @@ def _state(model: GraphModule) -> tuple[set[Any], set[Any]]:
             if roots and any(r.alias_info is not None for r in op._schema.returns):
                 source[node] = roots[0]
             written = {source[n].target for n in _written_arguments(node) if n in source}
-            found |= written
+            state |= written
             if not constants.issuperset(node.all_input_nodes) or torch.Tag.nondeterministic_seeded in op.tags:
                 by_inputs |= written
                 continue
@@ -257,8 +257,8 @@ def _state(model: GraphModule) -> tuple[set[Any], set[Any]]:
         if node.op in ("get_attr", "call_function") and constants.issuperset(node.all_input_nodes):
             constants.add(node)
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    rescaled = (found - by_inputs) & parameters
-    return found - rescaled, rescaled
+    rescaled = (state - by_inputs) & parameters
+    return state - rescaled, rescaled
 
 
 def _is_static(node: Any) -> bool:

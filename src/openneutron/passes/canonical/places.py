@@ -74,9 +74,9 @@ def _open_bags(model: GraphModule, node: Node) -> bool:
     if not equal or weighted or args["include_last_offset"] or [user.args[1] for user in read] != [0]:
         return False
     rows = insert(node, aten.reshape.default, (args["indices"], [len(starts), count]), node)
-    found = insert(node, aten.embedding.default, (args["weight"], rows), node)
+    rows_read = insert(node, aten.embedding.default, (args["weight"], rows), node)
     reduce = (aten.sum.dim_IntList, aten.mean.dim, aten.amax.default)[args["mode"]]
-    read[0].replace_all_uses_with(insert(node, reduce, (found, [1]), node))
+    read[0].replace_all_uses_with(insert(node, reduce, (rows_read, [1]), node))
     return True
 
 
@@ -120,17 +120,19 @@ def _rewritten(model: GraphModule, node: Node) -> Node | None:
 
 
 def _is_one_list(model: GraphModule, indices: Any) -> bool:
-    found = [constant(model, i) for i in indices if i is not None]
-    return len(found) == 1 and found[0] is not None and found[0].dim() == 1 and found[0].dtype != torch.bool
+    values = [constant(model, i) for i in indices if i is not None]
+    return (
+        len(values) == 1 and values[0] is not None and values[0].dim() == 1 and values[0].dtype != torch.bool
+    )
 
 
 def _size(value: Any) -> int | None:
     if not isinstance(value, Node):
         return 1
-    found = tensor_of(value)
-    if found is None or not all(isinstance(d, int) for d in (*found.shape, *found.stride())):
+    tensor = tensor_of(value)
+    if tensor is None or not all(isinstance(d, int) for d in (*tensor.shape, *tensor.stride())):
         return None
-    return found.numel()
+    return tensor.numel()
 
 
 def numbered(like: torch.Tensor, first: int = 0, dtype: torch.dtype = torch.int64) -> torch.Tensor:
@@ -201,7 +203,7 @@ def replace_places(
     new = chosen >= like.numel()
     if not new.any():
         return whole
-    if isinstance(part, Node) and (found := tensor_of(part)) is not None and found.numel() > 1:
+    if isinstance(part, Node) and (tensor := tensor_of(part)) is not None and tensor.numel() > 1:
         for dim in range(like.dim()):
             made = _side_by_side(model, node, whole, part, chosen, dim)
             if made is not None:
@@ -264,10 +266,10 @@ def _along(numbers: torch.Tensor, chosen: torch.Tensor, dim: int) -> torch.Tenso
         return None
     line = numbers.movedim(dim, -1).reshape(-1, numbers.shape[dim])[0]
     wanted = chosen.movedim(dim, -1).reshape(-1, chosen.shape[dim])[0]
-    found = (wanted[:, None] == line[None, :]).int()
-    if not (found.sum(1) == 1).all():
+    matches = (wanted[:, None] == line[None, :]).int()
+    if not (matches.sum(1) == 1).all():
         return None
-    index = found.argmax(1)
+    index = matches.argmax(1)
     return index if torch.equal(numbers.index_select(dim, index), chosen) else None
 
 

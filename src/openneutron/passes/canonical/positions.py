@@ -225,14 +225,14 @@ _COMPARING = tuple(
 
 
 def _readers(node: Node) -> set[Node]:
-    found: set[Node] = set()
+    readers: set[Node] = set()
     pending = list(node.users)
     while pending:
         user = pending.pop()
-        if user not in found:
-            found.add(user)
+        if user not in readers:
+            readers.add(user)
             pending += user.users
-    return found
+    return readers
 
 
 # --------------------------------------------------------------------------------------------------
@@ -319,17 +319,17 @@ def _tabulate(model: GraphModule, node: Node, index: Node, limit: int) -> bool:
         table = torch.stack([value.select(axis, 0) for value in whole])
     truth = table.dtype == torch.bool
     stored = add_constant(model, node, table.float() if truth else table, f"{node.name}_by_{index.name}")
-    found = insert(node, aten.index.Tensor, (stored, [index]), node)
+    entry = insert(node, aten.index.Tensor, (stored, [index]), node)
     if axis is None:
-        found = _reshaped(found, shape, node)
+        entry = _reshaped(entry, shape, node)
     else:
         rest = (*shape[:axis], *shape[axis + 1 :])
-        found = _reshaped(found, (count, *rest), node)
+        entry = _reshaped(entry, (count, *rest), node)
         order = [*range(1, axis + 1), 0, *range(axis + 1, len(shape))]
-        found = found if axis == 0 else insert(node, aten.permute.default, (found, order), node)
+        entry = entry if axis == 0 else insert(node, aten.permute.default, (entry, order), node)
     if truth:
-        found = insert(node, aten.gt.Scalar, (found, 0.5), node)
-    node.replace_all_uses_with(found)
+        entry = insert(node, aten.gt.Scalar, (entry, 0.5), node)
+    node.replace_all_uses_with(entry)
     return True
 
 
@@ -347,22 +347,22 @@ def _is_by_row(model: GraphModule, node: Node, index: Node, whole: list[torch.Te
 def _value(model: GraphModule, node: Node, index: Node, places: torch.Tensor) -> torch.Tensor:
     """What a node is for an index."""
     like = cast(torch.Tensor, tensor_of(index))
-    known: dict[Node, Any] = {index: places.to(like.dtype).view(tuple(like.shape))}
+    values: dict[Node, Any] = {index: places.to(like.dtype).view(tuple(like.shape))}
 
     def value(n: Node) -> Any:
-        if n not in known:
+        if n not in values:
             if n.op == "get_attr":
-                known[n] = _attribute(model, str(n.target))
+                values[n] = _attribute(model, str(n.target))
             else:
                 args, kwargs = map_arg((n.args, n.kwargs), value)
-                known[n] = n.target(*args, **kwargs)  # type: ignore[operator]
-        return known[n]
+                values[n] = n.target(*args, **kwargs)  # type: ignore[operator]
+        return values[n]
 
     return cast(torch.Tensor, value(node)).clone()
 
 
 def _attribute(model: GraphModule, name: str) -> Any:
-    found: Any = model
+    value: Any = model
     for part in name.split("."):
-        found = getattr(found, part)
-    return found.detach()
+        value = getattr(value, part)
+    return value.detach()

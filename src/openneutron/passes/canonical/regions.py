@@ -30,8 +30,8 @@ _GRAPH_AT: dict[Any, int] = {
 def inline_regions(model: GraphModule) -> bool:
     """Put the graphs of regions in the place of their calls, the innermost too."""
     changed = False
-    while found := [n for n in model.graph.nodes if n.op == "call_function" and n.target in _GRAPH_AT]:
-        for node in found:
+    while regions := [n for n in model.graph.nodes if n.op == "call_function" and n.target in _GRAPH_AT]:
+        for node in regions:
             _inline(model, node)
         changed = True
     return changed

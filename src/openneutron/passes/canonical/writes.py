@@ -31,8 +31,8 @@ _RESHAPING = {
 
 def replace_in_place(model: GraphModule) -> bool:
     """Turn `relu_(x)` into `relu(x)`; whoever read x or a view of it afterwards reads the result."""
-    found = [node for node in model.graph.nodes if _written(node) is not None]
-    return _Writes(model).replace() if found else False
+    writers = [node for node in model.graph.nodes if _written(node) is not None]
+    return _Writes(model).replace() if writers else False
 
 
 def _written(node: Node) -> Node | None:
@@ -49,16 +49,16 @@ def _out_of_place(op: OpOverload) -> tuple[OpOverload, tuple[str, ...]] | None:
     Its own name for an argument may be another (dropout_ says `self`, dropout `input`), and so may be the
     overload's (pow_.Scalar) or the order (polygamma_).
     """
-    mine = [(a.name, str(a.type)) for a in op._schema.arguments]
+    signature = [(a.name, str(a.type)) for a in op._schema.arguments]
     packet = getattr(aten, _plain_name(op._schema.name.removeprefix("aten::")), None)
     for name in (op._overloadname, *(packet.overloads() if packet is not None else ())):
         plain = getattr(packet, name, None)
         if plain is None or plain._schema.is_mutable or len(plain._schema.returns) != 1:
             continue
         theirs = [(a.name, str(a.type)) for a in plain._schema.arguments]
-        if [t for _, t in theirs] == [t for _, t in mine]:
-            return plain, tuple(n for n, _ in mine)
-        if sorted(theirs) == sorted(mine):
+        if [t for _, t in theirs] == [t for _, t in signature]:
+            return plain, tuple(n for n, _ in signature)
+        if sorted(theirs) == sorted(signature):
             return plain, tuple(n for n, _ in theirs)
     return None
 
@@ -283,7 +283,7 @@ def _is_static(tensor: torch.Tensor) -> bool:
 
 
 def _nodes_after(node: Node) -> set[Node]:
-    found = set()
+    nodes = set()
     while (node := node.next).op != "root":
-        found.add(node)
-    return found
+        nodes.add(node)
+    return nodes

@@ -149,8 +149,8 @@ def _wants_contiguous(node: Node) -> bool:
     if torch.Tag.pointwise not in op.tags:
         return True
     # Element by element is right if all tensors lie in the same order; one that is broadcast does not.
-    found = {(tuple(n.meta["val"].shape), _order(n.meta["val"])) for n in (node, *read)}
-    return len(found) > 1 or found.pop()[1] != (0, 2, 3, 1)  # a third order: of one channel, say
+    orders = {(tuple(n.meta["val"].shape), _order(n.meta["val"])) for n in (node, *read)}
+    return len(orders) > 1 or orders.pop()[1] != (0, 2, 3, 1)  # a third order: of one channel, say
 
 
 def _is_reordered(node: Node) -> bool:

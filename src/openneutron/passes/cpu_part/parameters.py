@@ -43,10 +43,10 @@ def widen_parameters(model: GraphModule) -> PassResult:
 
 def _narrow(node: Node) -> list[tuple[int, torch.dtype]]:
     """Which arguments of a node have another type than its kernel takes, and the type it takes."""
-    found = []
+    narrowed = []
     for index, dtype in enumerate(_WANTED.get(op_name(node), ()), 1):
         value = node.args[index]
         tensor = tensor_of(value) if isinstance(value, Node) else None
         if dtype is not None and tensor is not None and tensor.dtype != dtype:
-            found.append((index, dtype))
-    return found
+            narrowed.append((index, dtype))
+    return narrowed

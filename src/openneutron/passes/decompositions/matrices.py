@@ -73,8 +73,8 @@ def _resampled(model: GraphModule, node: Node) -> Node | None:
         shape = [s if a == axis else _SIDE for a, s in enumerate(shape)]
         bound["input"] = units.expand(size, 1, *shape).contiguous()
         with torch.no_grad():
-            found = function(**bound).movedim(axis + 2, -1)
-        made.append(found.reshape(size, -1, found.shape[-1])[:, 0].T.contiguous())
+            resampled = function(**bound).movedim(axis + 2, -1)
+        made.append(resampled.reshape(size, -1, resampled.shape[-1])[:, 0].T.contiguous())
     if not _agrees(function, args, sizes, made):
         return None
     for axis, matrix in enumerate(made):
@@ -94,9 +94,9 @@ def _sampled(model: GraphModule, node: Node) -> Node | None:
     units = torch.eye(pixels).reshape(pixels, 1, *sizes[2:])
     each = grid[:1].detach().expand(pixels, *grid.shape[1:])
     with torch.no_grad():
-        found = cast(Callable[..., Tensor], node.target)(**{**args, "input": units, "grid": each})
+        sampled = cast(Callable[..., Tensor], node.target)(**{**args, "input": units, "grid": each})
     flat = insert(node, aten.reshape.default, (source, [*sizes[:2], pixels]), node)
-    chosen = _along(model, node, flat, 2, found.reshape(pixels, places).T.contiguous())
+    chosen = _along(model, node, flat, 2, sampled.reshape(pixels, places).T.contiguous())
     return insert(node, aten.reshape.default, (chosen, results), node)
 
 

@@ -30,15 +30,15 @@ def _aminmax(self: Tensor, dim: int | None = None, keepdim: bool = False) -> tup
 def _sort(self: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
     if self.dim() == 0:
         return self, torch.zeros_like(self, dtype=torch.int64)
-    found = torch.topk(self, self.shape[dim], dim, largest=descending)
-    return found[0], found[1]
+    top = torch.topk(self, self.shape[dim], dim, largest=descending)
+    return top[0], top[1]
 
 
 def _kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     if self.dim() == 0:
         return self, torch.zeros_like(self, dtype=torch.int64)
-    found = torch.topk(self, k, dim, largest=False)
-    values, places = (part.narrow(dim, k - 1, 1) for part in (found[0], found[1]))
+    top = torch.topk(self, k, dim, largest=False)
+    values, places = (part.narrow(dim, k - 1, 1) for part in (top[0], top[1]))
     return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
 
 
@@ -143,8 +143,8 @@ def _cumprod(self: Tensor, dim: int, dtype: Any = None) -> Tensor:
 def _logsumexp(self: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
     dims = dim or list(range(self.dim()))
     largest = self.amax(dims, True)
-    found = (self - largest).exp().sum(dims, True).log() + largest
-    return found if keepdim else found.squeeze(dims)
+    total = (self - largest).exp().sum(dims, True).log() + largest
+    return total if keepdim else total.squeeze(dims)
 
 
 # These also give indices, as integers.

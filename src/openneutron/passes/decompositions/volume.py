@@ -79,11 +79,13 @@ def _transposed_taps(
     depth: int, slices: int, taps: int, stride: int, padding: int, dilation: int
 ) -> list[Any]:
     """The same of a transposed one: tap k of slice z meets the input where z + padding - k divides."""
-    found = []
+    result = []
     for z in range(slices):
         reach = [(z + padding - k * dilation, k) for k in reversed(range(taps))]
-        found.append([(at // stride, k) for at, k in reach if at % stride == 0 and 0 <= at // stride < depth])
-    return found
+        result.append(
+            [(at // stride, k) for at, k in reach if at % stride == 0 and 0 <= at // stride < depth]
+        )
+    return result
 
 
 class _Slices:

@@ -232,7 +232,7 @@ def _summed(model: GraphModule, node: Node, reader: Node) -> list[Layer]:
         return [layer]
     if op_name(node) != ADD or bind_args(node)["alpha"] != 1 or node.args[0] is node.args[1]:
         return []
-    found, result = [], tensor_of(node)
+    terms, result = [], tensor_of(node)
     for operand in node.args[:2]:
         value = tensor_of(operand) if isinstance(operand, Node) else None
         if not isinstance(operand, Node) or value is None or result is None or not same_shape(value, result):
@@ -240,8 +240,8 @@ def _summed(model: GraphModule, node: Node, reader: Node) -> list[Layer]:
         layers = _summed(model, operand, node)
         if not layers:
             return []
-        found += layers
-    return found
+        terms += layers
+    return terms
 
 
 def _fold_on(model: GraphModule, node: Node, axis: int) -> bool:

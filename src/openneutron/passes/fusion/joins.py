@@ -69,11 +69,11 @@ def compute_in_parts(model: GraphModule) -> bool:
         if not _differ(numbers, neutral):
             continue
         made = []
-        for part, mine in zip(parts, numbers, strict=True):
-            if bool((mine == neutral).all()) and (op_name(step) != "aten.sub.Tensor" or step.args[0] is cat):
+        for part, share in zip(parts, numbers, strict=True):
+            if bool((share == neutral).all()) and (op_name(step) != "aten.sub.Tensor" or step.args[0] is cat):
                 made.append(part)
                 continue
-            number = add_constant(model, step, mine.clone(), f"{step.name}_part")
+            number = add_constant(model, step, share.clone(), f"{step.name}_part")
             operands = tuple(part if a is cat else number for a in step.args)
             made.append(insert(step, step.target, operands, part))
         step.replace_all_uses_with(insert(step, aten.cat.default, (made, axis), cat))
