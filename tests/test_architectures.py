@@ -11,7 +11,9 @@ QUICK = {"convnext_v2", "efficientvit", "voice"}
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NETWORKS]
+    # Slow: large networks.
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NETWORKS],
 )
 def test_network_is_one_partition(name: str) -> None:
     model, samples = make(name)

@@ -33,7 +33,7 @@ def inputs_of(name: str, channels_last: bool, seed: int) -> Inputs:
 def cases() -> list:
     return [
         pytest.param(name, last, id=f"{name}-{'channels_last' if last else 'contiguous'}",
-                     marks=[pytest.mark.slow] if name in LARGE else [])
+                     marks=[pytest.mark.slow] if name in LARGE else [])  # large networks
         for name, counts in TRANSPOSES.items()
         for last in (False, True)
         if counts[last] is not None
@@ -54,6 +54,7 @@ def test_whole_on_the_npu(name: str, channels_last: bool) -> None:
 @pytest.mark.parametrize(
     "name",
     [
+        # Slow: large networks.
         pytest.param(n, marks=[] if n in ("cifarnet", "resnet8", "dscnn") else [pytest.mark.slow])
         for n in TRANSPOSES
     ],

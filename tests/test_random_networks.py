@@ -362,7 +362,7 @@ def test_random_network(seed: int) -> None:
     check_network(seed)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # many networks, each quantized, compiled and run
 @pytest.mark.parametrize("seed", range(1000, 1030))
 def test_more_random_networks(seed: int) -> None:
     check_network(seed)

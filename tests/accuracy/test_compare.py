@@ -62,7 +62,7 @@ def rows_of(module: nn.Module, data, calibration, **kwargs):
     return rows, {row.layer: row for row in rows}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # suggestions are tried: each quantizes and runs the network
 def test_nothing_is_suggested_where_nothing_is_wrong():
     rows, named = rows_of(TwoConvs(), samples(2, seed=9), samples(8))
     assert {"relu", "relu_1"} <= named.keys()
@@ -74,7 +74,7 @@ def test_nothing_is_suggested_where_nothing_is_wrong():
     assert named["relu_1"].own_sqnr_db > named["relu_1"].sqnr_db
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # suggestions are tried: each quantizes and runs the network
 def test_channels_of_different_size():
     data, calibration = samples(2, seed=9), samples(8)
     rows, named = rows_of(Spread(), data, calibration)
@@ -93,7 +93,7 @@ def test_channels_of_different_size():
         assert tried == pytest.approx(real, abs=0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # suggestions are tried: each quantizes and runs the network
 def test_samples_outside_the_calibrated_range():
     data, calibration = samples(2, scale=8.0, seed=9), samples(8, scale=0.5)
     rows, _ = rows_of(TwoConvs(), data, calibration)
@@ -106,7 +106,7 @@ def test_samples_outside_the_calibrated_range():
     assert trials[1][1] > trials[0][1] + 3
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # suggestions are tried: each quantizes and runs the network
 def test_a_layer_that_only_float_mends_and_what_inherits_its_error():
     data, calibration = samples(2, seed=9), samples(8)
     rows, named = rows_of(Dead(), data, calibration)
@@ -138,7 +138,6 @@ class Chain(nn.Module):
         return y.mean((2, 3))
 
 
-@pytest.mark.slow
 class Resized(nn.Module):
     """Both resizings share their operand's parameters; one of them computes new values."""
 

@@ -73,7 +73,7 @@ def test_measurements_of_another_program_are_not_shown(program, tmp_path):
 
 
 @pytest.mark.firmware
-@pytest.mark.slow
+@pytest.mark.slow  # an image is built and run under QEMU
 def test_accuracy_on_the_board(tmp_path, capsys):
     from tests.firmware.whole import find_test_sources
 
@@ -85,7 +85,7 @@ def test_accuracy_on_the_board(tmp_path, capsys):
 
 
 @pytest.mark.firmware
-@pytest.mark.slow
+@pytest.mark.slow  # an image is built and run under QEMU
 def test_the_pages_way_with_qemu(tmp_path):
     from tests.firmware.whole import find_test_sources
 
@@ -228,7 +228,7 @@ def test_a_sweep_with_a_line_without_sense(tmp_path, capsys, words):
 
 
 @pytest.mark.firmware
-@pytest.mark.slow
+@pytest.mark.slow  # several compiles and an image under QEMU
 def test_a_sweep_under_qemu(tmp_path, capsys):
     from tests.firmware.whole import find_test_sources
 

@@ -331,6 +331,6 @@ def test_random_corruptions(model):
     assert 0 < corrupted(model, range(500)) < 400
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # ten thousand frames
 def test_ten_thousand_random_corruptions(model):
     assert 0 < corrupted(model, range(1000, 11000)) < 8000

@@ -35,7 +35,7 @@ from tests.firmware.whole import ON_CPU, compile_network, compiled, samples
 from tests.recipes.networks import NETWORKS
 
 pytestmark = pytest.mark.firmware
-slow = pytest.mark.slow
+slow = pytest.mark.slow  # images are built and run under QEMU
 WHICH = (("middle", "neutron"), ("argmax_head", "neutron"), ("dscnn", "neutron"))
 # A plain network, residuals, attention, depthwise layers, dense ones on a batch, convolutions over time, a
 # recurrent one, integers in, integers and two outputs out, and layers on the CPU in int8.

@@ -57,7 +57,7 @@ def test_bench_of_an_own_model(cli):
     assert row["own_seconds"] == pytest.approx(sum(stages.values()) - others, abs=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # all of the demo, with 360 images
 def test_demo_accuracy_and_bit_exactness(cli, tmp_path):
     """What `make demo` shows: int8 within a point of float; equal to LiteRT's reference on every sample."""
     from openneutron.litert.file import read
@@ -130,7 +130,7 @@ def test_color_on_a_terminal_and_none_when_piped_or_asked(cli):
     assert piped.code == 1 and "ON999" in piped.err and "\x1b[" not in piped.err
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a network is trained
 def test_qat_is_not_worse_than_ptq_by_more_than_noise(cli):
     """Quantization-aware training from the command line; on the full split it is part of the slow tests."""
     done = cli("eval", "dscnn", "--use_qat", "--samples", "60", "--json")

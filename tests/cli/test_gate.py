@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # two compiles in processes of their own
 def test_diff_of_two_compiles(cli):
     assert cli("compile", "own.py:net", "-o", "a.pte", "--report", "a.json").code == 0
     options = ("--operators_not_to_delegate", "aten::max_pool2d_with_indices")
@@ -45,7 +45,7 @@ def test_diff_of_two_compiles(cli):
     assert [check["ok"] for check in data["models"][1]["checks"]] == [True, False]  # in the table's order
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # two networks are compiled and measured
 def test_the_example_is_kept(cli):
     done = cli("check", ROOT / "examples/ci/budget.toml", "--json")
     assert done.code == 0, done.out + done.err

@@ -29,7 +29,7 @@ def onnx_file(tmp_path):
     return save(model(nodes, inputs, [value("y", ["batch", 4])], weights), tmp_path, "scores.onnx")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # several variants are quantized and compiled
 def test_tune(cli, onnx_file):
     done = cli("tune", onnx_file, *GIVEN, "--jobs", 1, "--max-drop", 100, "--json")
     assert done.code == 0, done.err

@@ -7,7 +7,7 @@ import pytest
 from openneutron.package.pte import inspect_program
 from tests.trained import trained_model
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # compiles and runs in processes of their own
 
 
 def test_profile_of_a_run(cli):

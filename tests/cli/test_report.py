@@ -24,7 +24,7 @@ def test_no_sidecar(cli, tmp_path):
     assert not (tmp_path / "a.report.json").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # the network is compiled again for each suggestion
 def test_report_of_a_model_says_what_supporting_an_operator_saves(cli, tmp_path):
     done = cli("report", "own.py:split", "-o", "split.json", "--program", "kept.pte")
     assert done.code == 0, done.err

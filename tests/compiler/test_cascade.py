@@ -76,7 +76,7 @@ def test_random_networks_give_the_same_bits():
     check_seeds(range(60))
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # five hundred networks
 def test_five_hundred_random_networks_give_the_same_bits():
     check_seeds(range(1000, 1500))
 

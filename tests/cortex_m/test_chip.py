@@ -14,7 +14,7 @@ from tests.cortex_m.chip import ChipMaker, build_chip, chip_arguments, run_chip
 from tests.cortex_m.program import Call, compile_calls, one_by_one
 from tests.firmware.whole import find_test_sources
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # images with ExecuTorch's kernels are built
 ROUNDS = 12
 CONTIGUOUS = ("minimum", "maximum", "transpose", "pad", "quantized_linear")  # besides those that say so
 

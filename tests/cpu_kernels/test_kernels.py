@@ -166,14 +166,14 @@ def test_other_types_are_equal_on_the_host(operator, sources, tmp_path):
     assert found["equal"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # ten thousand calls an operator
 @pytest.mark.parametrize("operator", sorted(CALLS))
 def test_equal_on_the_host_many(operator, sources, tmp_path):
     calls = random_calls(operator, 10_000, seed=1)
     check(operator, calls, run(build(sources, HOST), calls, tmp_path))
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # an image is built and run under QEMU
 @pytest.mark.parametrize("core", CORES.values(), ids=lambda core: core.name)
 def test_equal_under_qemu(core, sources, tmp_path):
     image = build(sources, core)
@@ -197,6 +197,7 @@ def upper_halves() -> list[Call]:
 
 @pytest.mark.parametrize(
     "core",
+    # Slow: 65,536 values under QEMU.
     [HOST, *(pytest.param(core, marks=pytest.mark.slow) for core in CORES.values())],
     ids=lambda core: core.name,
 )

@@ -42,7 +42,7 @@ def runnable() -> list:
     return [pytest.param(page, marks=needs.get(page, []), id=page.name) for page in pages]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # every command of a page
 @pytest.mark.parametrize("page", runnable())
 def test_every_block_runs(page, tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")

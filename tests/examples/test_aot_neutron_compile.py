@@ -35,7 +35,7 @@ def test_options_are_translated():
     assert command(parse(["-m", "sub/own.py:net", "-t"]))[:4] == ["eval", "sub/own.py:net", "-o", "own.pte"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # processes of their own, some train
 @pytest.mark.parametrize(
     "options",
     [
@@ -56,7 +56,7 @@ def test_cifar10(tmp_path, options):
         assert "ON204" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # processes of their own
 def test_the_shell_script(tmp_path):
     done = run(tmp_path, str(ROOT / "examples/nxp/aot_neutron_compile.sh"), "cifar10")
     assert done.returncode == 0, done.stderr

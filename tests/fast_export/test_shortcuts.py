@@ -35,7 +35,7 @@ def compiled(model: nn.Module, shape: tuple[int, ...]) -> bytes:
     [
         (lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)), (1, 2, 4, 4)),
         # ExecuTorch's own way through the unrolled steps takes many seconds.
-        pytest.param(Last, (1, 3, 4), marks=pytest.mark.slow),
+        pytest.param(Last, (1, 3, 4), marks=pytest.mark.slow),  # an LSTM without the shortcuts
     ],
 )
 def test_both_ways_give_the_same_program(make, shape, monkeypatch):

@@ -122,7 +122,7 @@ def test_mcux_of_nxps_converter(sources, sdk, tmp_path, monkeypatch, capsys):
     } <= names
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # an image is built and measured under QEMU
 def test_mcux_and_zephyr_of_ours(sources, sdk, tmp_path):
     firmware = build_measured(compiled("middle", "imxrt700"), tmp_path / "image", sources)
     wanted = {op for op in firmware.program.operators if not op.startswith("executorch_prim::")}

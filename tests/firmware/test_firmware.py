@@ -23,7 +23,7 @@ from tests.native import build as build_host
 
 pytestmark = pytest.mark.firmware
 ROOT = Path(__file__).resolve().parents[2]
-slow = pytest.mark.slow
+slow = pytest.mark.slow  # images are built and run under QEMU
 NETWORKS = (
     "cifarnet",
     "dscnn",

@@ -28,7 +28,7 @@ from tests.recipes.networks import NETWORKS
 from tests.unplanned import unplanned_program
 
 pytestmark = pytest.mark.firmware
-slow = pytest.mark.slow
+slow = pytest.mark.slow  # images with ExecuTorch's runtime are built and run under QEMU
 # A part of `python -m tests.firmware.matrix`, chosen so that every library of kernels is in it.
 PROGRAMS = (
     ("middle", "imxrt700", "cortex-m33"),

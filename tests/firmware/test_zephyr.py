@@ -15,7 +15,7 @@ from openneutron.firmware.export_sdk import export_zephyr
 from openneutron.firmware.toolchain import find_tool
 from tests.firmware.whole import build_measured, compiled
 
-pytestmark = [pytest.mark.firmware, pytest.mark.slow]
+pytestmark = [pytest.mark.firmware, pytest.mark.slow]  # Zephyr is built
 # Board, QEMU's name for it, core, network and recipe: the NPU's kernels alone, and cortex_m ones beside them.
 BOARDS = [
     ("mps2/an521/cpu0", "mps2-an521", "cortex-m33", "dscnn", "neutron"),

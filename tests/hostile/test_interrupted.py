@@ -173,7 +173,7 @@ def main() -> None:
     two_writers(new)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # compiles that are interrupted
 def test_compiling_is_interrupted(tmp_path):
     (tmp_path / "tmp").mkdir()
     command = [sys.executable, "-m", "tests.hostile.test_interrupted"]

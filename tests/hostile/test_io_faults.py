@@ -77,7 +77,9 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize(
-    "name", ["run", "report", "convert", pytest.param("compile", marks=pytest.mark.slow)]
+    # Slow: a compile for each write.
+    "name",
+    ["run", "report", "convert", pytest.param("compile", marks=pytest.mark.slow)],
 )
 def test_each_write_fails_once(tmp_path, monkeypatch, capsys, faults, program, name):
     command, results = COMMANDS[name]

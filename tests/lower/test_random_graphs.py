@@ -126,7 +126,7 @@ def test_random_network(**network: Any) -> None:
     _check(**network)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # many networks, each compiled and run
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(**_NETWORK)
 def test_many_random_networks(**network: Any) -> None:

@@ -45,7 +45,7 @@ def test_the_language_model_has_learned_to_read_on():
     torch.testing.assert_close(torch.stack(one_by_one), whole, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # the model is quantized and run on many frames
 def test_the_language_model_loses_little_in_int8():
     entry, held_out = find_model("tiny_lm"), load_texts()[1]
     sequences = entry.calibration_inputs()

@@ -95,6 +95,7 @@ def last_step(module):
     return float(module._graph.constants[last.inputs[1]].reshape(-1)[0])
 
 
+# Slow: larger networks, quantized by onnxruntime.
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("cifarnet", "dscnn", "resnet8", "lstm")]
 
 

@@ -20,6 +20,7 @@ SHAPES = {"gru": ((1, 6, 16),), "mobilenet_v2": ((1, 3, 64, 64),)}
 LARGE = ("mobilenet_v1", "mobilenet_v1_vww")
 REMEMBERS = ("keywords_stream", "tiny_lm")  # in ONNX state is passed
 OTHERS = [n for n in ZOO if n not in ("cifarnet", *LARGE, *REMEMBERS)]
+# Slow: larger networks, compiled twice.
 NAMES = ["cifarnet", *(pytest.param(n, marks=pytest.mark.slow) for n in OTHERS)]
 
 

@@ -116,7 +116,7 @@ def test_zoo(name: str) -> None:
     assert new == old and len(new) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # each network is lowered twice
 @pytest.mark.parametrize("name", [name for name in SMALL if name not in ("dscnn", "tiny_vit")])
 def test_more_of_the_zoo(name: str) -> None:
     test_zoo(name)
@@ -132,7 +132,7 @@ def test_operators(spec: OpSpec, cases: Sequence[Case], channels_last: bool) -> 
     assert new == old
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # each operator is lowered twice
 @pytest.mark.parametrize(("spec", "cases", "channels_last"), tuple(_labels(TABLE))[::7])
 def test_more_operators(spec: OpSpec, cases: Sequence[Case], channels_last: bool) -> None:
     test_operators(spec, cases, channels_last)

@@ -27,7 +27,7 @@ def call(*command, cwd, **environment):
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a wheel is built and installed
 @pytest.mark.skipif(sysconfig.get_platform() != "linux-x86_64", reason="the wheel is for Linux on x86-64")
 def test_the_wheel_works_without_a_compiler(tmp_path):
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"

@@ -115,7 +115,9 @@ QUICK = {
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+    # Slow: a compile an operator.
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES],
 )
 def test_is_computed_by_the_npu(name: str) -> None:
     torch.manual_seed(0)

@@ -164,7 +164,7 @@ def train(model, x):
 # torchao exports about two hundred patterns to find the batch norms of a trained model: half a minute.
 @pytest.mark.parametrize(
     ("exported_in_training", "per_channel"),
-    [(True, False), pytest.param(False, True, marks=pytest.mark.slow)],
+    [(True, False), pytest.param(False, True, marks=pytest.mark.slow)],  # a second training of every layer
 )
 def test_training_folds_every_batch_norm(exported_in_training, per_channel):
     model, x = randomize_norms(EveryNormedLayer()), torch.randn(4, 4, 8, 8)

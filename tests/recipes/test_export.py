@@ -38,7 +38,7 @@ def train(prepared: torch.fx.GraphModule) -> None:
         optimizer.step()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # each recipe lowers, the QAT ones train
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.value)
 def test_recipe_gives_a_program_that_runs(kind):
     arguments = {"train_fn": train} if kind.name.endswith("QAT") else {}
@@ -50,7 +50,7 @@ def test_recipe_gives_a_program_that_runs(kind):
     assert np.abs(found - wanted).max() <= 8 * step
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # two recipes lower
 def test_combining_neutron_and_cortex_m_gives_both():
     options = CompileOptions(operators_not_to_delegate=("aten::div",))
     recipe = combine_recipes([get_neutron_recipe(options=options), get_cortex_m_recipe()], "both")
@@ -120,7 +120,7 @@ def test_unknown_names():
         compile_model(NETWORK.build(), SAMPLES[0], recipe="imxrt7000")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a recipe of both processors lowers
 def test_an_operator_demanded_from_the_npu():
     recipe, network = get_imxrt700_recipe(on_npu=["aten::atan"]), NETWORKS["middle"]
     with pytest.raises(OpenNeutronError, match="ON111"):

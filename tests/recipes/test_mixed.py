@@ -69,6 +69,7 @@ def _error(recipe) -> float:
         return float(sum((quantized(*x) - Squeezed()(*x)).square().sum() for x in samples()))
 
 
+# Slow: the combined recipe lowers as well.
 @pytest.mark.parametrize("combined", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_recipe_of_executorch_keeps_layers_float(combined):
     def error(budget: float) -> float:

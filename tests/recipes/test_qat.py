@@ -12,7 +12,7 @@ import pytest
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "qat_own_loop.py"
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a network is trained
 def test_own_training_loop(tmp_path, capsys, monkeypatch):
     """The example: digits, a batch norm after a convolution without a bias, an operator on the CPU."""
     output = tmp_path / "digits.pte"

@@ -58,7 +58,7 @@ def cases() -> list[pytest.param]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # each recipe lowers, the QAT ones train
 @pytest.mark.parametrize(("name", "recipe", "channels_last", "qat"), cases())
 def test_program_computes_what_the_model_computes(name, recipe, channels_last, qat):
     quantized, program = compiled(name, recipe, channels_last, qat)

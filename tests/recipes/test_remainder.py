@@ -98,7 +98,7 @@ def check_completed(module, samples, most_steps):
     return quantized
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # an LSTM, quantized by onnxruntime
 @pytest.mark.parametrize("activations", [QuantType.QInt8, QuantType.QUInt8])
 def test_an_lstm_that_onnxruntime_leaves_in_float(tmp_path, activations):
     module, samples = made_by_onnxruntime(Voice, tmp_path, activations=activations)
@@ -106,7 +106,7 @@ def test_an_lstm_that_onnxruntime_leaves_in_float(tmp_path, activations):
     check_completed(module, samples, most_steps=12)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # quantized by onnxruntime, then compiled twice
 def test_layers_that_were_excluded(tmp_path):
     """Two regions, each between layers of the file: their borders have the file's parameters."""
     module, samples = made_by_onnxruntime(Layers, tmp_path, ["node_conv2d_1", "node_conv2d_3"])
@@ -146,7 +146,7 @@ def test_a_quantized_pt2_with_a_layer_in_float(tmp_path):
     assert decided(again, samples[0]) == decided(quantized, samples[0])
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # commands one after the other
 def test_on_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     made_by_onnxruntime(Voice, tmp_path)

@@ -49,7 +49,7 @@ def scales_of(data):
     return len(conv.inputs[1].quant.scale)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # the network is compiled in each way
 def test_models():
     for given, expected in (({}, True), ({"per_channel": True}, True), ({"per_channel": False}, False)):
         for recipe in ("neutron", "imxrt700"):

@@ -12,7 +12,7 @@ import pytest
 from openneutron.report.page import render_page
 from tests.report.pages import bare, build, hostile
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow]  # pages in a browser
 
 LOOKS = {
     "light": {},

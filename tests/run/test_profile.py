@@ -50,7 +50,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # networks of the zoo with ETRecords
 @pytest.mark.parametrize("name", ["cifarnet", "mobilenet_v2"])
 def test_inspector_shows_every_kernel_with_its_edge_operator(name, tmp_path):
     program, inputs = network(name)
@@ -81,7 +81,7 @@ def two_delegates():
     return compiled_for(Split(), Split.shapes, options=CompileOptions(use_profiling=True))
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # two delegates, lowered with an ETRecord
 def test_profile_of_two_delegates(tmp_path):
     program = two_delegates()
     etdump, etrecord = traced(program, random_inputs(Split.shapes, 0), tmp_path, runs=3)
@@ -103,7 +103,7 @@ def test_profile_of_two_delegates(tmp_path):
     assert not bare.named and not any(row.ops for row in bare.calls)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # two delegates, lowered with an ETRecord
 def test_files_that_do_not_fit_are_refused(tmp_path):
     program = two_delegates()
     etdump, etrecord = traced(program, random_inputs(Split.shapes, 0), tmp_path)

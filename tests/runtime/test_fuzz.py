@@ -99,7 +99,7 @@ def test_threads_of_good_programs_write_to_different_places(tmp_path):
     assert accepted > finished > 0  # some are stopped
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a minute of fuzzing
 @pytest.mark.timeout(0)  # as long as it was asked to run
 @pytest.mark.parametrize("kind", KINDS)
 def test_fuzz_for_a_minute(tmp_path, kind):

@@ -28,7 +28,7 @@ from tests.native import ROOT, RUNTIME
 
 FLAGS = "-O1 -g -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=all"
 REPORTS = "AddressSanitizer", "runtime error", "LeakSanitizer"
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # the runtime is built with sanitizers
 
 
 @cache

@@ -122,7 +122,7 @@ def test_a_folder_belongs_to_one_space_and_one_search(tmp_path):
     assert error.value.diagnostic.code == "ON801"
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a Dask cluster
 def test_dask_gives_the_same_though_a_worker_is_killed(tmp_path, cluster):
     address, processes = cluster
     table = {**TABLE, "data": {"metric": "slow.py:f"}}
@@ -278,7 +278,7 @@ def test_a_point_of_the_file_that_is_none_of_the_space_is_not_run(tmp_path):
         searched(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a Dask cluster with certificates
 def test_dask_with_tls_takes_those_with_the_certificate_only(tmp_path, tls_cluster):
     address, _ = tls_cluster
     assert address.startswith("tls://")

@@ -117,7 +117,7 @@ def _children(pid):
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a sweep that is killed and goes on
 def test_a_client_that_was_killed_goes_on(folder, monkeypatch):
     monkeypatch.setenv("OPENNEUTRON_TEST_CLIENT", str(os.getpid()))
     Path("space.toml").write_text(
@@ -146,7 +146,7 @@ def test_a_client_that_was_killed_goes_on(folder, monkeypatch):
     assert log.read_text().count("done in") - before == 4 - before, "no trial that was told is run twice"
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a Dask cluster, killed on the way
 def test_dask_workers_that_see_no_path_and_one_that_is_killed(folder, cluster):
     """Model and neighbour travel; a worker dies, then the client: the rows are those of this process."""
     address, processes = cluster
@@ -184,7 +184,7 @@ def test_dask_workers_that_see_no_path_and_one_that_is_killed(folder, cluster):
 
 
 @pytest.mark.browser
-@pytest.mark.slow
+@pytest.mark.slow  # a sweep, and its page in a browser
 @pytest.mark.parametrize("look", [{}, {"dark": True, "width": 400, "height": 800, "touch": True}])
 def test_the_page(folder, look):
     sweep(space(limits={"sram_bytes": "<= 1M"}), "out", jobs=1, reports=False)

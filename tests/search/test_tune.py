@@ -27,7 +27,7 @@ def net():
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "sweep" / "lopsided.py"
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # several variants are quantized and compiled
 def test_a_network_that_int8_alone_ruins_is_mended(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["tune", f"{EXAMPLE}:net", "--data", "digits", "--samples", "60", "--jobs", "1", "--json"]

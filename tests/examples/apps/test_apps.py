@@ -14,7 +14,7 @@ from examples.apps.pages import GALLERY, anchor, overview, table, title_of
 from tests.firmware.whole import find_test_sources
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a network is trained, compiled and run under QEMU
 @pytest.mark.firmware
 @pytest.mark.parametrize("name", names())
 def test_an_example_runs(name, tmp_path, capfd):
