@@ -6,6 +6,7 @@
 //   --inputs A,B,...   folders: each is one sample, its files in order of their names are the inputs; or files: one
 //                      sample, a file for each input
 //   --firmware, --nsys, --nsys_config are accepted: they name NXP's simulator, which is not needed
+//   --help
 //
 // The outputs of a sample are FOLDER/<its name>/0000.bin, 0001.bin and so on; a program with one output also gets its
 // largest element in FOLDER/results.txt. FOLDER/trace.etdump holds the events of all runs.
@@ -48,6 +49,13 @@ struct Sample {
   std::vector<std::string> files;
 };
 
+const char* const usage =
+    "neutron_runner --model FILE.pte (--dataset FOLDER | --inputs A,B,...) [--output FOLDER]\n"
+    "  --dataset FOLDER  each file in it is one sample of the program's only input\n"
+    "  --inputs A,B,...  folders: each is one sample, its files are the inputs; or files: one for each input\n"
+    "  --output FOLDER   default: results\n"
+    "  --firmware, --nsys, --nsys_config are accepted and not needed\n";
+
 [[noreturn]] void stop(const std::string& problem) {
   std::fprintf(stderr, "neutron_runner: %s\n", problem.c_str());
   std::exit(1);
@@ -65,6 +73,10 @@ std::map<std::string, std::string> parse(int argc, char** argv) {
     word = word.substr(dashes);
     const size_t equals = word.find('=');
     const std::string name = word.substr(0, equals);
+    if (name == "help" || name == "h") {
+      std::fputs(usage, stdout);
+      std::exit(0);
+    }
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       stop("there is no option --" + name);
     }
@@ -174,7 +186,7 @@ std::vector<uint8_t> read_input(const std::string& path, const TensorInfo& info)
     stop(path + " has " + (more ? "more than " + std::to_string(size - 1) : std::to_string(size)) +
          " bytes, the input needs " + std::to_string(info.nbytes()));
   }
-  // Bytes for a float input, as pictures come.
+  // Bytes for a float input, as images come.
   const std::vector<float> wide(data.begin(), data.end());
   const auto* bytes = reinterpret_cast<const uint8_t*>(wide.data());
   return {bytes, bytes + info.nbytes()};
@@ -206,15 +218,30 @@ std::pair<size_t, double> largest(const Tensor& tensor) {
   return {static_cast<size_t>(found - data), static_cast<double>(*found)};
 }
 
+std::pair<size_t, double> largest_of(const Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case ScalarType::Byte: return largest<uint8_t>(tensor);
+    case ScalarType::Char: return largest<int8_t>(tensor);
+    case ScalarType::Short: return largest<int16_t>(tensor);
+    case ScalarType::Int: return largest<int32_t>(tensor);
+    case ScalarType::Long: return largest<int64_t>(tensor);
+    case ScalarType::Float: return largest<float>(tensor);
+    case ScalarType::Double: return largest<double>(tensor);
+    default:
+      stop("an output of type " + std::to_string(static_cast<int>(tensor.scalar_type())) + " has no largest element");
+  }
+}
+
 // What the program says of a sample, if it is a classifier.
 void append_result(const std::string& folder, const std::string& name, const Tensor& tensor) {
-  if (tensor.numel() == 0 || (tensor.scalar_type() != ScalarType::Float && tensor.scalar_type() != ScalarType::Char)) {
+  if (tensor.numel() == 0) {
     return;
   }
-  const auto [index, value] =
-      tensor.scalar_type() == ScalarType::Float ? largest<float>(tensor) : largest<int8_t>(tensor);
+  const auto [index, value] = largest_of(tensor);
   std::printf("Top1 class %s = %zu\nConfidence = %g\n", name.c_str(), index, value);
-  std::ofstream(folder + "/results.txt", std::ios::app) << name << ' ' << index << ' ' << value << " \n";
+  char confidence[400]; // %f of the largest double has 309 digits before the point
+  std::snprintf(confidence, sizeof(confidence), "%f", value);
+  std::ofstream(folder + "/results.txt", std::ios::app) << name << ' ' << index << ' ' << confidence << " \n";
 }
 
 void write(const std::string& path, const void* data, size_t bytes) {

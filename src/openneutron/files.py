@@ -171,8 +171,11 @@ def check_writable(path: Path) -> None:
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A folder for one piece of work in TMPDIR; what killed processes left there is removed on the way."""
-    base = Path(tempfile.gettempdir())
+    """A folder for one piece of work in TMPDIR; what killed processes left there is removed on the way.
+
+    It goes with the process that made it: a fork that leaves the block as well removes nothing.
+    """
+    base, owner = Path(tempfile.gettempdir()), os.getpid()
     try:
         _remove_leftovers(base, _FOLDER)
         while True:
@@ -186,7 +189,8 @@ def scratch_folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
         os.close(handle)
 
 

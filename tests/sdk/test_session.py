@@ -96,6 +96,27 @@ def test_threads_share_a_session_which_ends_with_the_last():
     assert not folder.exists() and "OPENNEUTRON_SDK" not in os.environ
 
 
+def test_a_fork_that_leaves_the_session_does_not_end_it():
+    code = (
+        "import os, sys\n"
+        "from openneutron.sdk import open_sdk\n"
+        "with open_sdk(quiet=True) as folder:\n"
+        "    child = os.fork()\n"
+        "    if child == 0: sys.exit(0)\n"
+        "    os.waitpid(child, 0)\n"
+        "    print(folder.is_dir())\n"
+        "print(folder.exists())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["True", "False"], done.stderr
+
+
+def test_the_programs_of_this_environment_are_found_though_it_is_not_active():
+    code = "import eiq_neutron_sdk; print(eiq_neutron_sdk.__version__)"
+    done = run("python", "-c", code, env={**os.environ, "PATH": "/usr/bin:/bin"})
+    assert done.returncode == 0 and "+openneutron" in done.stdout, done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_session_that_is_stopped_leaves_nothing_behind(tmp_path, number):
     code = "import os, time; print(os.environ['OPENNEUTRON_SDK'], flush=True); time.sleep(60)"
@@ -202,7 +223,8 @@ def test_the_command_says_so_once_and_hands_on(tmp_path):
         ((), 2, "COMMAND"),
         (("--help",), 0, ""),
         (("--verbose",), 1, "no option"),
-        (("no-such",), 1, "no program"),
+        (("no-such",), 1, "cannot be run: No such file"),
+        (("/",), 1, "cannot be run"),
     ],
 )
 def test_commands_that_are_none(words, code, says):
@@ -245,6 +267,26 @@ def test_the_runner_has_the_arguments_and_folders_of_executorchs(session, progra
         session, "--model", path, "--inputs", ",".join(map(str, folders)), "--output", tmp_path / "two"
     )
     assert done.returncode == 0 and {"a", "b"} <= {f.name for f in (tmp_path / "two").iterdir()}, done.stderr
+
+
+def test_the_class_of_a_sample_is_written_for_outputs_of_every_type(session, tmp_path):
+    import torch
+
+    from openneutron import compile_model
+
+    class Classifier(torch.nn.Module):
+        def forward(self, x):
+            return x.relu().argmax(1) * 3
+
+    inputs = (torch.randn(2, 8),)
+    compile_model(Classifier(), inputs, calibration=[inputs]).save(tmp_path / "classes.pte")
+    (tmp_path / "data").mkdir()
+    np.eye(8, dtype=np.float32)[[2, 5]].tofile(tmp_path / "data" / "a")
+    words = ("--model", tmp_path / "classes.pte", "--dataset", tmp_path / "data", "--output", tmp_path)
+    assert runner(session, *words).returncode == 0
+    assert (tmp_path / "results.txt").read_text() == "a 1 15.000000 \n"
+    done = runner(session, "--help")
+    assert done.returncode == 0 and "--dataset FOLDER" in done.stdout
 
 
 @pytest.mark.parametrize(

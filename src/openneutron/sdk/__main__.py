@@ -6,16 +6,14 @@ python -m openneutron.sdk -c CODE ...        python -m openneutron.sdk PROGRAM .
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.sdk.session import open_sdk
-
-_PYTHON = ("-m", "-c", "-")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,35 +31,30 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def command_of(arguments: Sequence[str]) -> list[str]:
-    """The whole command: what Python runs is given to this Python."""
+    """The whole command: what Python runs is given to this Python, with Python's own options."""
     first = arguments[0]
-    if first in _PYTHON or first.endswith(".py"):
+    if first.startswith("--"):
+        _refuse(f"there is no option '{first}'", "Write: python -m openneutron.sdk COMMAND ...")
+    if first.startswith("-") or first.endswith(".py"):
         return [sys.executable, *arguments]
-    if first.startswith("-"):
-        fail(
-            "ON430",
-            "openneutron.sdk",
-            f"there is no option '{first}'",
-            "Write: python -m openneutron.sdk COMMAND ...",
-        )
-    if shutil.which(first) is None:
-        fail(
-            "ON430",
-            "openneutron.sdk",
-            f"there is no program '{first}'",
-            "For a module of Python write -m MODULE.",
-        )
     return list(arguments)
 
 
 def _run(command: Sequence[str]) -> int:
-    process = subprocess.Popen(command)
+    try:
+        process = subprocess.Popen(command)
+    except OSError as error:
+        _refuse(f"'{command[0]}' cannot be run: {error.strerror}", "For a module of Python write -m MODULE.")
     # Ctrl-C reaches the command as well, which decides what it means; other signals are passed on.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for passed_on in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(passed_on, lambda number, _: process.send_signal(number))
     code = process.wait()
     return 128 - code if code < 0 else code
+
+
+def _refuse(problem: str, hint: str) -> NoReturn:
+    fail("ON430", "openneutron.sdk", problem, hint)
 
 
 if __name__ == "__main__":

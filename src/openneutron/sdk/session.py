@@ -76,7 +76,7 @@ def _begin(quiet: bool) -> Iterator[Path]:
             "it is imported already",
             "Open the session before importing ExecuTorch's backend.",
         )
-    before, announcement = dict(os.environ), _announcement()
+    before, announcement, owner = dict(os.environ), _announcement(), os.getpid()
     with scratch_folder() as folder:
         modules = folder / "modules"
         _write_modules(modules)
@@ -84,7 +84,8 @@ def _begin(quiet: bool) -> Iterator[Path]:
         os.environ |= {
             SESSION: str(folder),
             "PYTHONPATH": _first(modules, "PYTHONPATH"),
-            "PATH": _first(folder / "bin", "PATH"),
+            # `python` and `pytest` are those of this environment, active or not.
+            "PATH": _first(folder / "bin", "PATH", Path(sys.executable).parent),
             "NXP_RUNNER_PATH": str(folder / "bin" / _RUNNER),
         }
         sys.path.insert(0, str(modules))
@@ -94,9 +95,11 @@ def _begin(quiet: bool) -> Iterator[Path]:
         try:
             yield folder
         finally:
-            for line in [] if quiet else dict.fromkeys(said()):
-                print(f"openneutron.sdk: {line}", file=sys.stderr)
+            refused = dict.fromkeys(_lines(folder))
             _restore(before, str(modules))
+            if not quiet and os.getpid() == owner:
+                for line in refused:
+                    print(f"openneutron.sdk: {line}", file=sys.stderr)
 
 
 def project_folder(folder: Path) -> Path:
@@ -110,17 +113,21 @@ def project_folder(folder: Path) -> Path:
 
 def tell(message: str) -> None:
     """Say something to the user of the session, who may not see this process's standard error."""
-    with _said_file().open("a") as file:
+    with (_session_folder() / "said").open("a") as file:
         file.write(f"{message}\n")
 
 
 def said() -> list[str]:
     """What was told in this session so far."""
-    file = _said_file()
+    return _lines(_session_folder())
+
+
+def _lines(folder: Path) -> list[str]:
+    file = folder / "said"
     return file.read_text().splitlines() if file.exists() else []
 
 
-def _said_file() -> Path:
+def _session_folder() -> Path:
     folder = os.environ.get(SESSION)
     if not folder or not Path(folder).is_dir():
         fail(
@@ -129,7 +136,7 @@ def _said_file() -> Path:
             "the session it belongs to has ended",
             "Run inside `python -m openneutron.sdk`.",
         )
-    return Path(folder) / "said"
+    return Path(folder)
 
 
 def _write_modules(modules: Path) -> None:
@@ -163,8 +170,8 @@ def _write(path: Path, text: str, mode: int = 0o600) -> None:
     path.chmod(mode)
 
 
-def _first(folder: Path, variable: str) -> str:
-    return os.pathsep.join(filter(None, (str(folder), os.environ.get(variable))))
+def _first(folder: Path, variable: str, *more: Path) -> str:
+    return os.pathsep.join(filter(None, (*map(str, (folder, *more)), os.environ.get(variable))))
 
 
 def _announcement() -> str:
