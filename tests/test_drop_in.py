@@ -102,7 +102,8 @@ def test_the_target():
     target = NeutronTargetSpec("imxrt700")
     assert target.get_name() == "imxrt700" and target.is_subsystem() is False
     assert (target.get_num_units(), target.get_num_pipes(), target.get_num_macs()) == (1, 8, 8)
-    assert target.get_hw_version() is NeutronHWVersion.N3 and NeutronHWVersion.N1.value == 1
+    assert target.get_hw_version() is NeutronHWVersion.N3
+    assert (NeutronHWVersion.N1.value, NeutronHWVersion.N3.value) == (1, 2)
 
 
 def test_what_is_fused():

@@ -12,6 +12,7 @@ from openneutron.bench.networks import NETWORKS
 from openneutron.cli import main
 from openneutron.models.zoo import ZOO
 from openneutron.report.cost_model import band, error_label, measurements
+from openneutron.targets import table
 from openneutron.targets.table import REFUSED_TARGETS, TARGETS, find_target
 
 
@@ -131,15 +132,52 @@ def test_measurements_of_the_cpu_and_of_weights_in_flash_name_what_was_predicted
     assert cpu["old_error"] == cpu["new_error"] and cpu["error_when_left_out"] is None
 
 
-def test_measurements_are_kept(tmp_path, monkeypatch):
-    (tmp_path / "targets").mkdir()
-    (tmp_path / "report").mkdir()
-    monkeypatch.setattr(published, "MEASURED", tmp_path / "targets/measured.json")
+@pytest.fixture
+def clone(tmp_path, monkeypatch):
+    """What a clone keeps of measurements is kept elsewhere, and forgotten again."""
+    monkeypatch.setattr(table, "MEASURED", tmp_path / "measured.json")
+    monkeypatch.setattr(published, "STORED_FILE", tmp_path / "published.json")
+    monkeypatch.setattr(published, "_CALLS", range(0, 1001, 250))
+    monkeypatch.setattr(published, "_BYTES", [2, 3, 4])
+    yield tmp_path
+    table.keep_measured({})
+
+
+def measured(folder: Path, *names_and_times: tuple[str, float]) -> str:
+    common = {"target": "mcxn94x", "source": "a board"}
+    rows = [common | {"network": name, "microseconds": time} for name, time in names_and_times]
+    (folder / "m.json").write_text(json.dumps(rows))
+    return str(folder / "m.json")
+
+
+def test_measurements_are_kept(clone):
     before = len(published.table())
     for _ in range(2):  # the same once
-        published.add_measured({"mcxn94x": [published.Published("autoencoder", 800, "a board")]})
-    assert len(published.table()) == before + 1
-    assert len(json.loads((tmp_path / "report/published.json").read_text())) == before + 1
+        assert main(["targets", "--measured", measured(clone, ("autoencoder", 800)), "--add"]) == 0
+    assert len(published.table()) == before + 1 and not published.table()[-1].published.fitted
+    assert len(json.loads((clone / "published.json").read_text())) == before + 1
+    assert find_target("mcxn94x").cost.call_cycles == TARGETS["imxrt700"].cost.call_cycles
+
+
+def test_measurements_become_the_chips_fit_and_later_ones_are_fitted_with_them(clone, capsys):
+    few = measured(clone, ("autoencoder", 1500), ("dscnn", 6000))
+    assert main(["targets", "--measured", few, "--add", "--fit"]) == 2
+    assert "to 2 times of mcxn94x" in capsys.readouterr().err and not (clone / "measured.json").exists()
+    old = find_target("mcxn94x")
+    times = measured(clone, ("autoencoder", 1500), ("dscnn", 6000), ("resnet8", 9000))
+    assert main(["targets", "--measured", times, "--add", "--fit"]) == 0
+    new = find_target("mcxn94x")
+    assert new.cost.call_cycles != old.cost.call_cycles
+    assert new.cost.step_cycles == new.cost.call_cycles // 2
+    assert "measured.json" in dict(new.cost.sources)["call_cycles"]
+    assert sum(p.fitted for p in new.published) == 3 + sum(p.fitted for p in old.published)
+    stored = json.loads((clone / "published.json").read_text())
+    assert sum(r["fitted"] and r["target"] == "mcxn94x" for r in stored) == 3
+    capsys.readouterr()
+    later = measured(clone, ("cifarnet", 12_000))
+    assert main(["targets", "--measured", later, "--json"]) == 0
+    (data,) = json.loads(capsys.readouterr().out)
+    assert [r["network"] for r in data["rows"]] == ["autoencoder", "dscnn", "resnet8", "cifarnet"]
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,12 @@ from openneutron.firmware.program import read_firmware_program
 from openneutron.litert.file import write
 from openneutron.litert.reference import Reference
 from openneutron.pipeline import compile_litert
+from openneutron.sdk.targets import getNeutronTarget
+from openneutron.targets.spec import NeutronTargetSpec
 
 assert main(["targets", "nova"]) == 0
+assert NeutronTargetSpec("nova").get_hw_version().name == "OTHER"  # NXP's SDK has no number for it
+assert getNeutronTarget("nova").npu.numPipes == 16
 data = write(NETWORKS["dscnn"]())
 made = compile_litert(data, CompileOptions("nova"))
 program = read_firmware_program(made.pte)

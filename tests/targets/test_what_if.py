@@ -13,6 +13,7 @@ from openneutron.compiler.compile import compile_graph
 from openneutron.compiler.microcode.format import INVENTED_NAME, decode
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.firmware.cores import find_firmware_core
+from openneutron.targets.spec import NeutronTargetSpec
 from openneutron.targets.table import find_target
 
 BASE = 'base = "imxrt700"\n'
@@ -32,6 +33,8 @@ def test_fields_are_changed_and_costs_follow(tmp_path):
     assert target.cost.cpu_frequency_hz == 648_000_000 and target.cost.drain_cycles == 16
     assert dict(target.cost.sources)["sram_bytes_per_cycle"].startswith("invented")
     assert "INVENTED" in target.chip and "macs 128" in target.invented
+    spec = NeutronTargetSpec(str(tmp_path / "mychip.toml"))
+    assert spec.hw_version == "invented N3-128" and spec.get_hw_version().name == "N3"
 
 
 def test_more_macs_are_faster_and_less_sram_is_refused(tmp_path):
@@ -68,7 +71,7 @@ def test_it_is_marked_and_has_no_firmware(tmp_path, monkeypatch, capsys):
     "text",
     [
         "", "nonsense", "macs = 128", 'base = "imx95"', "base = 7",
-        BASE + 'name = "mcxn94x"', BASE + 'name = "../x"', BASE + 'name = 3',
+        BASE + 'name = "mcxn94x"', BASE + 'name = "imx95"', BASE + 'name = "../x"', BASE + 'name = 3',
         BASE + 'macs = 100', BASE + 'macs = true', BASE + 'macs = -8',
         BASE + 'pipes = 1_000_000', BASE + 'macs = 64\npipes = 8',
         BASE + 'sram_bytes = 1e6', BASE + 'sram_bytes = "1M"', BASE + 'speed = 2',

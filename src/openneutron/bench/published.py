@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import Any
 
-from openneutron import targets
 from openneutron.bench.networks import NETWORKS
 from openneutron.compiler.compile import compile_graph
 from openneutron.compiler.emit.result import CompiledGraph
@@ -28,7 +28,7 @@ from openneutron.litert.ir import Builtin, Graph, Op
 from openneutron.models.zoo import ZOO, find_model
 from openneutron.options import CompileOptions
 from openneutron.targets.chip import Published, Target
-from openneutron.targets.table import TARGETS
+from openneutron.targets.table import TARGETS, keep_measured, read_measured
 
 # What computes an operator of LiteRT on the CPU in int8; others are counted by their elements.
 _CORTEX_M = {
@@ -45,7 +45,8 @@ _CORTEX_M = {
     Builtin.TRANSPOSE: "transpose",
     Builtin.RESHAPE: "view",
 }
-MEASURED = Path(targets.__file__).with_name("measured.json")
+STORED = "src/openneutron/report/published.json"
+STORED_FILE = Path(__file__).resolve().parents[1] / "report/published.json"
 FLOAT_PORTS = "with float inputs and outputs"
 NO_SOFTMAX = "without its softmax"
 _CALLS = range(0, 2001, 50)
@@ -148,29 +149,7 @@ def _operator(op: Op) -> Operator:
 
 def table() -> list[Row]:
     """Every published time of every chip with its estimate."""
-    kept = _measured()
-    rows = [(t, p) for t in TARGETS.values() for p in (*t.published, *kept.get(t.name, ()))]
-    return [Row(t.name, p, estimate(p, t)) for t, p in rows]
-
-
-def _measured() -> dict[str, list[Published]]:
-    """Times that came back from boards, by chip."""
-    try:
-        rows = json.loads(MEASURED.read_text())
-    except FileNotFoundError:
-        return {}
-    return {name: [Published(**row) for row in times] for name, times in rows.items()}
-
-
-def add_measured(new: Mapping[str, Sequence[Published]]) -> Path:
-    """Keep measurements with the chips, and what is estimated for them with the reports."""
-    rows = _measured()
-    for name, times in new.items():
-        rows[name] = list(dict.fromkeys([*rows.get(name, []), *times]))
-    text = json.dumps({name: [asdict(p) for p in times] for name, times in rows.items()}, indent=1) + "\n"
-    write_atomically(MEASURED, text.encode())
-    write_atomically(MEASURED.parents[1] / "report/published.json", stored_text().encode())
-    return MEASURED
+    return [Row(t.name, p, estimate(p, t)) for t in TARGETS.values() for p in t.published]
 
 
 @dataclass(frozen=True)
@@ -182,14 +161,15 @@ class Fit:
     worst: float
 
     def of(self, target: Target) -> Target:
-        """A chip with these parameters; a step of a cascade stays half a call."""
-        cost = replace(
-            target.cost,
-            call_cycles=self.call_cycles,
-            step_cycles=self.call_cycles // 2,
-            sram_bytes_per_cycle=self.sram_bytes_per_cycle,
-        )
-        return replace(target, cost=cost)
+        """A chip with these parameters."""
+        return replace(target, cost=replace(target.cost, **self.parameters))
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """They, and what follows from them: a step of a cascade stays half a call."""
+        rate = self.sram_bytes_per_cycle
+        calls = self.call_cycles
+        return {"call_cycles": calls, "step_cycles": calls // 2, "sram_bytes_per_cycle": rate}
 
 
 def fit(rows: Sequence[Published], target: Target, progress: Callable[[], None] = lambda: None) -> Fit:
@@ -212,7 +192,8 @@ class Refit:
     """What new measurements do to the estimate of a chip: errors before, after, and with each left out."""
 
     target: Target
-    rows: tuple[Published, ...]
+    rows: tuple[Published, ...]  # what was fitted to before, then the new ones
+    new: tuple[Published, ...]
     fitted: Fit
     before: tuple[float, ...]
     after: tuple[float, ...]
@@ -221,7 +202,9 @@ class Refit:
 
 def refit(target: Target, new: Sequence[Published]) -> Refit:
     """Fit the NPU's parameters to what they were fitted to and to new measurements; the CPU's stay."""
-    rows = (*(p for p in target.published if p.fitted), *new)
+    new = tuple(dict.fromkeys(new))
+    again = [replace(p, fitted=True) for p in new]
+    rows = (*(p for p in target.published if p.fitted and p not in again), *new)
     hertz = target.frequency_hz / 1e6
 
     def error(p: Published, chip: Target) -> float:
@@ -236,16 +219,30 @@ def refit(target: Target, new: Sequence[Published]) -> Refit:
         fits = row in usable and len(rest) > 1
         left_out.append(error(row, fit(rest, target).of(target)) if fits else None)
     chip = fitted.of(target)
-    return Refit(target, rows, fitted, tuple(error(p, target) for p in rows),
+    return Refit(target, rows, new, fitted, tuple(error(p, target) for p in rows),
                  tuple(error(p, chip) for p in rows), tuple(left_out))  # fmt: skip
+
+
+def add_measured(fits: Sequence[Refit], use_fit: bool = False) -> None:
+    """Keep new measurements with the chips, and what is estimated for them with the reports.
+
+    With `use_fit` the fitted parameters are the chips' from now on, and these times check nothing any more.
+    """
+    data = read_measured()
+    for entry in fits:
+        kept = data.setdefault(entry.target.name, {"times": []})
+        new = [asdict(replace(p, fitted=use_fit and p.on == "npu")) for p in entry.new]
+        same = [{**row, "fitted": False} for row in new]  # given before, when nothing was fitted to them
+        kept["times"] = [r for r in kept["times"] if {**r, "fitted": False} not in same] + new
+        if use_fit:
+            kept["cost"] = entry.fitted.parameters
+    keep_measured(data)
+    write_atomically(STORED_FILE, stored_text().encode())
 
 
 def macs_of(graph: Graph) -> int:
     """Multiply-accumulates of a network's layers."""
     return sum(_operator(op).macs for op in graph.ops)
-
-
-STORED = "src/openneutron/report/published.json"
 
 
 def stored_text() -> str:

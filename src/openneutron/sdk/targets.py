@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from openneutron.diagnostics import fail, nearest
+from openneutron.targets.spec import NeutronHWVersion, hw_version_of
 from openneutron.targets.table import REFUSED_TARGETS, TARGETS
-
-_GENERATIONS = {"N1": 1, "N3": 2}  # the numbers of the SDK's hwVersion
 
 
 @dataclass(frozen=True)
@@ -32,15 +31,11 @@ class NeutronTarget:
 def getNeutronTargets() -> list[NeutronTarget]:
     """All targets that NXP's SDK knows; the open converter compiles for some of them only."""
     ours = [
-        NeutronTarget(
-            t.name, NeutronNpu(False, _GENERATIONS[t.generation], t.units, t.pipes, t.macs_per_pipe)
-        )
+        NeutronTarget(t.name, NeutronNpu(False, hw_version_of(t).value, t.units, t.pipes, t.macs_per_pipe))
         for t in TARGETS.values()
     ]
     others = [
-        NeutronTarget(
-            t.name, NeutronNpu("Neutron-S" in t.reason, _GENERATIONS["N1" if "N1" in t.reason else "N3"])
-        )
+        NeutronTarget(t.name, NeutronNpu("Neutron-S" in t.reason, NeutronHWVersion.N3.value))
         for t in REFUSED_TARGETS.values()
     ]
     return ours + others

@@ -82,7 +82,9 @@ class Target:
     @property
     def hw_version(self) -> str:
         """The NPU's name in NXP's scheme, e.g. N3-64."""
-        return f"{self.generation}-{self.num_macs}" if self.known else "not known here"
+        if not self.known:
+            return "not known here"
+        return f"{'invented ' if self.invented else ''}{self.generation}-{self.num_macs}"
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ class NeutronTargetSpec:
 
     def get_hw_version(self) -> NeutronHWVersion:
         """The generation of the NPU."""
-        return NeutronHWVersion[self._target.generation]
+        return hw_version_of(self._target)
 
     @property
     def neutron_target_info(self) -> NeutronTargetInfo:
@@ -104,10 +104,16 @@ class NeutronTargetSpec:
 
 
 class NeutronHWVersion(Enum):
-    """Generations of Neutron-C."""
+    """Generations of Neutron-C, by the numbers of NXP's SDK."""
 
+    OTHER = 0  # of a chip whose generation that SDK has no number for
     N1 = 1
-    N3 = 3
+    N3 = 2
+
+
+def hw_version_of(target: Target) -> NeutronHWVersion:
+    """The generation of a chip's NPU."""
+    return NeutronHWVersion.__members__.get(target.generation, NeutronHWVersion.OTHER)
 
 
 class NeutronTargetInfo:

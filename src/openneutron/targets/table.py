@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from openneutron.diagnostics import fail, nearest
+from openneutron.files import write_atomically
 from openneutron.targets import chips
-from openneutron.targets.chip import RefusedTarget, Target
+from openneutron.targets.chip import Published, RefusedTarget, Target
 from openneutron.targets.what_if import SUFFIX, read_invented
 
 DEFAULT_TARGET = "imxrt700"
+# What `targets --measured --add` keeps in a clone: times from boards, and the parameters fitted to them.
+MEASURED = Path(__file__).with_name("measured.json")
 
 
 def _collect() -> tuple[dict[str, Target], dict[str, RefusedTarget]]:
@@ -30,7 +35,33 @@ def _collect() -> tuple[dict[str, Target], dict[str, RefusedTarget]]:
     return {target.name: target for target in by_number}, refused
 
 
-TARGETS, REFUSED_TARGETS = _collect()
+def read_measured() -> dict[str, dict[str, Any]]:
+    """The measurements that are kept, by chip: `times`, and the parameters of `cost` that were fitted."""
+    try:
+        data: dict[str, dict[str, Any]] = json.loads(MEASURED.read_text())
+    except FileNotFoundError:
+        return {}
+    return data
+
+
+def _with_measured(target: Target, kept: dict[str, Any]) -> Target:
+    times, cost = (Published(**row) for row in kept.get("times", ())), kept.get("cost", {})
+    sources = tuple((name, f"fitted to the times in {MEASURED.name}") for name in cost)
+    return replace(
+        target,
+        published=(*target.published, *times),
+        cost=replace(target.cost, **cost, sources=(*target.cost.sources, *sources)),
+    )
+
+
+def keep_measured(data: dict[str, dict[str, Any]]) -> None:
+    """Write the measurements that are kept, and give them to the chips."""
+    write_atomically(MEASURED, (json.dumps(data, indent=1) + "\n").encode())
+    TARGETS.update((name, _with_measured(chip, data.get(name, {}))) for name, chip in _CHIPS.items())
+
+
+_CHIPS, REFUSED_TARGETS = _collect()
+TARGETS = {name: _with_measured(chip, read_measured().get(name, {})) for name, chip in _CHIPS.items()}
 
 
 def find_target(name: str, converter: str = "open") -> Target:
@@ -42,7 +73,7 @@ def find_target(name: str, converter: str = "open") -> Target:
     if not isinstance(name, str):
         fail("ON104", "target", f"a target id is a string, got {type(name).__name__}", nearest("", TARGETS))
     if name.endswith(SUFFIX) and converter == "open":
-        return read_invented(Path(name), TARGETS)
+        return read_invented(Path(name), TARGETS, REFUSED_TARGETS)
     if converter == "eiq" and name and name not in TARGETS:
         return _unknown_target(name)
     if refused := REFUSED_TARGETS.get(name):

@@ -13,7 +13,7 @@ The file comes from anywhere: every field is checked, and none is more than a nu
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,12 @@ _LEAST_COST, _MOST_COST = 1e-6, 1e12
 _HINT = "docs/targets.md has the fields: base, name, macs, sram_bytes, frequency_hz, ... and [cost]."
 
 
-def read_invented(path: Path, known: Mapping[str, Target]) -> Target:
+def read_invented(path: Path, known: Mapping[str, Target], refused: Collection[str]) -> Target:
     """The chip that a file describes."""
     data, where = read_toml(path, _CODE, _HINT), str(path)
     base = _base(data.pop("base", None), where, known)
     name = data.pop("name", re.sub(r"[^A-Za-z0-9_-]", "_", path.stem)[:32])
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in known:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in {*known, *refused}:
         fail(_CODE, where, f"the name {str(name)[:40]!r} is a real chip's, or not letters, digits, - and _",
              'Give another name: name = "mychip"')  # fmt: skip
     cost = data.pop("cost", {})
@@ -70,7 +70,6 @@ def read_invented(path: Path, known: Mapping[str, Target]) -> Target:
         name=name,
         number=INVENTED,
         chip=f"{name} (INVENTED, after {base.chip})",
-        generation=f"invented {base.generation}",
         cost=replace(model, **costs, sources=tuple((key, f"invented: {where}") for key in costs)),
         cores=(),
         published=(),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from openneutron.diagnostics import fail
 from openneutron.targets.chip import Target
-from openneutron.targets.table import REFUSED_TARGETS, TARGETS, find_target
+from openneutron.targets.table import MEASURED, REFUSED_TARGETS, TARGETS, find_target
 
 if TYPE_CHECKING:
     from openneutron.bench.published import Refit
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 NAME = "targets"
 HELP = "the chips, how good their estimates are, predictions"
 _MOST_ROWS = 200
+_LEAST_TO_FIT = 3
 _FIELDS = {"network", "target", "microseconds", "source"}
 
 
@@ -33,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--predict", metavar="LIST", help="a file: a network and chips a line (zoo: all of it)")
     what.add_argument("--measured", metavar="FILE.json", help="new times: old and new errors, each left out")
     add("--add", action="store_true", help="with --measured: keep them in the table of a clone")
+    add("--fit", action="store_true", help="with --add: the fitted parameters are the chip's from now on")
     add("-o", "--output", metavar="FILE", help="of --predict: JSON; of --measured: the fitted chip as TOML")
     add("--json", action="store_true", help="as JSON")
 
@@ -41,6 +43,8 @@ def execute(args: argparse.Namespace) -> None:
     """Print or write what was asked for."""
     if args.add and not args.measured:
         fail("ON104", "option --add", "is of --measured", "Leave it out.")
+    if args.fit and not args.add:
+        fail("ON104", "option --fit", "is of --add", "Leave it out, or keep the times too: --add --fit.")
     if args.output and not (args.predict or args.measured):
         fail("ON104", "option --output", "is of --predict and --measured", "Leave it out.")
     if args.name and (args.predict or args.measured):
@@ -94,6 +98,8 @@ def _list(args: argparse.Namespace) -> None:
         flash = "reads flash" if target.reads_flash else "weights are copied from flash"
         print(f"{target.name}: {target.chip}, {target.hw_version}, {target.frequency_hz / 1e6:g} MHz, "
               f"{target.sram_bytes:,} bytes of SRAM, {flash}")  # fmt: skip
+        if target.invented:
+            print(f"  invented: {target.invented}")
         for fact in target.facts:
             print(f"  {'assumed' if fact.assumed else 'known'}: {fact.text} ({fact.source})")
         fitted = sum(p.fitted for p in target.published)
@@ -189,13 +195,18 @@ def _measured(args: argparse.Namespace) -> None:
         fail("ON104", "option --output", "takes one chip", "Give the measurements of one chip.")
     with Steps().step("Fitting"):
         fits = [refit(find_target(name), rows) for name, rows in measured.items()]
+    for entry in fits if args.fit else ():
+        if (count := sum(p.on == "npu" for p in entry.rows)) < _LEAST_TO_FIT:
+            fail("ON104", "option --fit", f"fits two parameters to {count} times of {entry.target.name}",
+                 f"Measure at least {_LEAST_TO_FIT} networks on the NPU, or leave it out.")  # fmt: skip
     if args.json:
         print(json.dumps([_as_data(f) for f in fits], indent=2))
     else:
         for entry in fits:
             _print_refit(entry)
     if args.add:
-        print(f"kept in {add_measured(measured)}")
+        add_measured(fits, args.fit)
+        print(f"kept in {MEASURED}")
     if args.output:
         (entry,) = fits
         text = (
