@@ -9,7 +9,7 @@ are taken out before ExecuTorch's Edge dialect (`take_partitions`): it sees only
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -56,6 +56,13 @@ from openneutron.quantize.refine import Refined
 from openneutron.quantize.samples import EXAMPLES, spread_over
 from openneutron.quantize.sequences import quantize_sequences
 from openneutron.quantize.stateful import as_sequences, frames_of, with_state_ports
+from openneutron.quantize.together import (
+    NamedFrame,
+    have_common_buffers,
+    name_shared,
+    named_frames,
+    quantize_together,
+)
 from openneutron.quantize.train_start import equalize_to_train
 from openneutron.recipes.early import check_weights_fit
 from openneutron.recipes.parts import lower_program
@@ -99,13 +106,22 @@ def compile_model(
     takes its inputs so. `accuracy`, `keep_float`, `keep_float_budget` and `remainder` are those of
     `quantize_model`.
     `int8_io` drops the quantize and dequantize steps at the ends. Without `delegate` everything stays on the
-    CPU, to compare with. Several methods are dictionaries by name. The program is run once here and compared
-    with the quantized model, unless `verify` is off. `etrecord` (or the option `use_profiling`) keeps what
-    ExecuTorch's Inspector needs to name the nodes of a profile. `state` names outputs that are inputs of the
-    next run (`{"hn": "h0"}`): the program keeps them.
+    CPU, to compare with. Several methods are dictionaries by name; buffers that their modules have in common
+    are one state, and calibration may be sequences of `(method, inputs)`. The program is run once here and
+    compared with the quantized model, unless `verify` is off. `etrecord` (or the option `use_profiling`)
+    keeps what ExecuTorch's Inspector needs to name the nodes of a profile. `state` names outputs that are
+    inputs of the next run (`{"hn": "h0"}`): the program keeps them.
     """
     options, backends = options or CompileOptions(), find_recipe(recipe)
     methods, inputs = by_method(module), by_method(example_inputs)
+    for name in methods:
+        if name not in inputs:
+            fail(
+                "ON104",
+                f"example inputs of {name}",
+                "there are none",
+                "Give every method its inputs, by name.",
+            )
     inputs = {name: plain_inputs(as_tuple(inputs[name])) for name in methods}
     given = {} if calibration is None else dict(by_method(calibration))
     states: Any = state if isinstance(module, Mapping) else {"forward": state}
@@ -118,24 +134,33 @@ def compile_model(
     samples = {name: [[example]] for name, example in inputs.items()}  # sequences of frames
     # An exported program may say of some dimensions that they have no fixed size.
     dynamic = {name: dynamic_shapes_of(m) for name, m in methods.items() if isinstance(m, ExportedProgram)}
+    exported, shared = _with_shared_names(methods, inputs, dynamic)
+    together: Sequence[NamedFrame] = ()  # what is run in turns, if methods share what they remember
     if calibration is not None:
         for name, method in methods.items() if delegate and not remainder else ():
             check_weights_fit(method, inputs[name], options, recipe, per_channel, keep_float)
-        given = {
-            name: list(example) for name, example in given.items()
-        }  # not read before the weights are known to fit
         how = QuantizeOptions(
             per_channel, accuracy, keep_float, keep_float_budget, remainder, recipe, core, options
         )
-        methods = {name: _calibrated(method, given[name], how) for name, method in methods.items()}
-        samples = {name: [frames_of(example[0])] if example else [] for name, example in given.items()}
-    exported = {name: export_model(m, inputs[name], dynamic.get(name)) for name, m in methods.items()}
+        # The samples are not read before the weights are known to fit.
+        if shared:
+            sequences = named_frames(
+                given if isinstance(calibration, Mapping) else calibration, tuple(methods)
+            )
+            methods = dict(_calibrated_together(exported, shared, sequences, how))
+            samples, together = {}, sequences[0]
+        else:
+            given = {name: list(_samples_of(name, given)) for name in methods}
+            methods = {name: _calibrated(method, given[name], how) for name, method in methods.items()}
+            samples = {name: [frames_of(example[0])] if example else [] for name, example in given.items()}
+    if calibration is not None or not shared:
+        exported = {name: export_model(m, inputs[name], dynamic.get(name)) for name, m in methods.items()}
     for program in exported.values():
         check_results(program)
     record = etrecord or options.use_profiling
     with stage(EXIR):
         edge, partitioners = lower_program(
-            exported, backends, options, core, delegation, delegate, record, calibration is not None
+            exported, backends, options, core, delegation, delegate, record, calibration is not None, shared
         )
         edge = remove_quant_io(edge) if int8_io else edge
     not_asked = None if delegate and backends.neutron else _NO_NPU if delegate else _NO_DELEGATION
@@ -144,7 +169,7 @@ def compile_model(
         return compiled
     with stage(VERIFY):
         # What calibration made can be run as it is.
-        return verified(compiled, exported if calibration is None else methods, samples)
+        return verified(compiled, exported if calibration is None else methods, samples, together)
 
 
 @code_on_demand()
@@ -296,6 +321,38 @@ def _calibrated(
     frames = (frame for sample in everything for frame in frames_of(sample))
     return calibrate_and_quantize(
         exported, frames, how.quantizer(examples), accuracy=plan, watch=watch, progress=progress, after=spend
+    )
+
+
+def _with_shared_names(
+    methods: Mapping[str, Model], inputs: Mapping[str, Inputs], dynamic: Mapping[str, Any]
+) -> tuple[dict[str, ExportedProgram], set[str]]:
+    """The exported methods and the names of the states they have in common; nothing if there are none."""
+    if not have_common_buffers(methods):
+        return {}, set()
+    exported = {name: export_model(m, inputs[name], dynamic.get(name)) for name, m in methods.items()}
+    return exported, name_shared(methods, exported)
+
+
+def _samples_of(method: str, given: Mapping[str, Iterable[Inputs]]) -> Iterable[Inputs]:
+    if method not in given:
+        fail("ON209", f"calibration of {method}", "there are no calibration inputs",
+             "Give every method at least one tuple of inputs, in a dictionary by method.")  # fmt: skip
+    return given[method]
+
+
+def _calibrated_together(
+    exported: Mapping[str, ExportedProgram],
+    shared: set[str],
+    sequences: list[list[NamedFrame]],
+    how: QuantizeOptions,
+) -> dict[str, GraphModule]:
+    """The methods quantized by calibration, with one scale for what they share."""
+    if how.remainder or how.keep_float_budget:
+        option = "remainder" if how.remainder else "keep_float_budget"
+        fail("ON104", option, "is not for methods that share what they remember", "Leave it out.")
+    return quantize_together(
+        exported, shared, sequences, lambda given, pairs: how.quantizer(given, states=pairs), how.plan
     )
 
 

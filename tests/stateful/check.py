@@ -71,7 +71,7 @@ def check_network(module: torch.nn.Module, steps: int, threads: tuple[int, ...] 
         for got, want in zip(actual, first, strict=True):
             assert_same(got, want)
         if options is BOTH[0]:
-            verify._compare(program, "forward", quantized, given[:100])
+            verify._compare(program, {"forward": quantized}, [("forward", frame) for frame in given[:100]])
     assert first is not None
     found.equal = sum(all(map(np.array_equal, got, want)) for got, want in zip(first, wanted, strict=True))
     after = module.state_dict()

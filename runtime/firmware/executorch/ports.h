@@ -143,10 +143,10 @@ inline bool plan(const MethodMeta& meta, Span<uint8_t>* spans, size_t* count, si
     return failed(meta.name(), "it has more memory-planned buffers than this firmware knows");
   }
   size_t at = 0;
-  for (size_t i = 0; i < *count; ++i) {
+  for (size_t i = *count; i-- > 0;) { // the last first: what methods share, in one place for all of them
     const size_t bytes = static_cast<size_t>(meta.memory_planned_buffer_size(i).get());
     spans[i] = {firmware_planned_pool.data + at, bytes};
-    at += i + 1 < *count ? padded(bytes) : bytes;
+    at += i != 0 ? padded(bytes) : bytes;
   }
   *most = at > *most ? at : *most;
   if (at > firmware_planned_pool.bytes) {

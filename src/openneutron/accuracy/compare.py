@@ -38,6 +38,7 @@ from openneutron.litert.ir import Graph, Tensor
 from openneutron.options import CompileOptions
 from openneutron.package.program import CompiledProgram, delegates, inside, package_program
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
+from openneutron.quantize.annotation.sharing import NextState
 from openneutron.quantize.convert import convert_calibrated
 from openneutron.quantize.export import Inputs, export_model
 from openneutron.quantize.plan import BALANCED, BEST, AccuracyPlan, find_plan
@@ -79,7 +80,7 @@ def compare_model(
     """The error of every quantized layer and of every output over these samples."""
     options, plan = options or CompileOptions(), find_plan(accuracy)
     exported_float = export_model(module, frames_of(samples[0])[0])
-    states: dict[str, int] = {}
+    states: dict[str, NextState] = {}
     if (stateful := with_state_ports(exported_float)) is not None:  # each frame with the state it meets
         module, states = stateful.program, stateful.pairs
         samples, calibration = (list(stateful.samples(as_sequences(s))) for s in (samples, calibration))
@@ -127,7 +128,7 @@ def quantize_both(
     per_channel: bool = False,
     keep_float: Collection[str] = (),
     accuracy: str | AccuracyPlan = BALANCED,
-    states: Mapping[str, int] | None = None,
+    states: Mapping[str, NextState] | None = None,
 ) -> tuple[GraphModule, GraphModule, Refined]:
     """The float model and the quantized one, a node with the same name in both; what was done for it."""
     calibration = list(calibration)

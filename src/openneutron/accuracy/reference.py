@@ -80,9 +80,9 @@ def write_reference(program: Path, pte: bytes, model: Any, example: tuple[Any, .
     for n, sample in enumerate(_samples(graph, example)):
         pairs = zip(_with_nodes(graph, sample), method.inputs, strict=True)
         given = [_as_given(x, spec, node) for (x, node), spec in pairs]
-        wanted = _run(graph, [sample])
+        wanted = _run({"": graph}, [("", sample)])
         bounds = [_float_rounding(want) for want in wanted]
-        for noise in _disturbed(graph, [sample]):
+        for noise in _disturbed({"": graph}, [("", sample)]):
             moved = [_distance(a, b) for a, b in zip(noise, wanted, strict=True)]
             bounds = [
                 (max(rms, FACTOR * by_rms), max(top, FACTOR * by_top))

@@ -12,7 +12,8 @@ than when disturbed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -29,8 +30,8 @@ from openneutron.package.program import CompiledProgram, Verification
 from openneutron.package.pte import TensorSpec, numpy_dtype
 from openneutron.partition.constants import DEQUANTIZE_TENSOR, QUANTIZE_TENSOR
 from openneutron.quantize.export import Model
-from openneutron.quantize.sequences import outputs_over
 from openneutron.quantize.stateful import Frames, is_stateful, one_sequence
+from openneutron.quantize.together import NamedFrame
 from openneutron.run.program import LoadedProgram, load_program
 from openneutron.tensors import results
 
@@ -47,9 +48,13 @@ def verified(
     program: CompiledProgram,
     models: Mapping[str, Model],
     samples: Mapping[str, Sequence[Frames]],
+    together: Sequence[NamedFrame] = (),
 ) -> CompiledProgram:
-    """The program with the outcome of the check; fails if it does not compute what the models compute."""
-    return replace(program, verification=verify_program(program.pte, program, models, samples))
+    """The program with the outcome of the check; fails if it does not compute what the models compute.
+
+    Methods that have state in common are run `together`, in the order of a sequence.
+    """
+    return replace(program, verification=verify_program(program.pte, program, models, samples, together))
 
 
 def verify_program(
@@ -57,6 +62,7 @@ def verify_program(
     program: CompiledProgram,
     models: Mapping[str, Model],
     samples: Mapping[str, Sequence[Frames]],
+    together: Sequence[NamedFrame] = (),
 ) -> Verification:
     """Run every method over its sequences and compare; what cannot run here is left out, and why is said."""
     if program.partitions and not program.compiled:
@@ -65,17 +71,25 @@ def verify_program(
     worst = 0.0
     if any(spec is not None and 0 in spec.shape for m in loaded.info.methods.values() for spec in m.inputs):
         return Verification(skipped="a program with an empty input does not run here")
-    for name, model in models.items():
-        reference = model.module(check_guards=False) if isinstance(model, ExportedProgram) else model
-        assert isinstance(reference, GraphModule)
+    references = {name: _runnable(model) for name, model in models.items()}
+    for name, reference in references.items():
         if missing := loaded.missing_operators(name):
             _refuse_without_kernel(missing, program)
             return Verification(skipped=f"there is no kernel for {', '.join(missing)}")
-        for frames in samples[name]:
+        for frames in samples.get(name, ()):
             if len(frames) == 1 and is_stateful(reference):  # one run says nothing about what is remembered
                 frames = frames * REPEATED
-            worst = max(worst, _compare(loaded, name, reference, frames[:MOST_FRAMES]))
+            own = {name: reference}
+            worst = max(worst, _compare(loaded, own, [(name, frame) for frame in frames[:MOST_FRAMES]]))
+    if together:
+        worst = max(worst, _compare(loaded, references, together[:MOST_FRAMES]))
     return Verification(worst=worst)
+
+
+def _runnable(model: Model) -> GraphModule:
+    reference = model.module(check_guards=False) if isinstance(model, ExportedProgram) else model
+    assert isinstance(reference, GraphModule)
+    return reference
 
 
 def _refuse_without_kernel(missing: Sequence[str], program: CompiledProgram) -> None:
@@ -91,13 +105,14 @@ def _refuse_without_kernel(missing: Sequence[str], program: CompiledProgram) -> 
              "--no-verify (verify=False) and register one where the program runs.")  # fmt: skip
 
 
-def _compare(loaded: LoadedProgram, method: str, model: GraphModule, frames: Frames) -> float:
+def _compare(loaded: LoadedProgram, models: Mapping[str, GraphModule], frames: Sequence[NamedFrame]) -> float:
     """The distance as a part of what is allowed, the worst of all outputs of one sequence."""
-    frames = [_varied_frame(model, frame) for frame in frames]
+    frames = [(name, _varied_frame(models[name], frame)) for name, frame in frames]
     loaded.reset()
-    found = [array for frame in frames for array in _run_program(loaded, method, model, frame)]
-    wanted = _run(model, frames)
-    noise = _disturbed(model, frames)
+    by_frame = [_run_program(loaded, name, models[name], frame) for name, frame in frames]
+    found = [array for outputs in by_frame for array in outputs]
+    wanted = _run(models, frames)
+    noise = _disturbed(models, frames)
     bounds = [_float_rounding(w) for w in wanted]
     for _ in range(_RUNS):
         shares = [_share(_distance(f, w), bound) for f, w, bound in zip(found, wanted, bounds, strict=True)]
@@ -110,11 +125,11 @@ def _compare(loaded: LoadedProgram, method: str, model: GraphModule, frames: Fra
         ]
     number = int(np.argmax(shares))
     rms, top = _distance(found[number], wanted[number])
-    each = len(found) // len(frames)
-    after = f" of frame {number // each + 1}" if len(frames) > 1 else ""
+    at, output = [(i, j) for i, outputs in enumerate(by_frame) for j in range(len(outputs))][number]
+    after = f" of frame {at + 1}" if len(frames) > 1 else ""
     fail(
         "ON517",
-        f"{method}, output {number % each}{after}",
+        f"{frames[at][0]}, output {output}{after}",
         f"differs from the quantized model by {rms:.3g} (root mean square) and {top:.3g} at most; rounding "
         f"explains {bounds[number][0]:.3g} and {bounds[number][1]:.3g}",
         "This is a defect: please report it with the model. --no-verify (verify=False) keeps the program.",
@@ -152,17 +167,21 @@ def _share(distance: tuple[float, float], bound: tuple[float, float]) -> float:
 # The model, as it is and disturbed
 
 
-def _run(model: GraphModule, frames: Frames) -> Arrays:
-    return [_array(x) for outputs in outputs_over(model, frames) for x in outputs]
+def _run(
+    models: Mapping[str, GraphModule],
+    frames: Sequence[NamedFrame],
+    run: Callable[[GraphModule, tuple[Any, ...]], Any] = lambda model, frame: model(*frame),
+) -> Arrays:
+    with torch.no_grad(), ExitStack() as stack:
+        for model in models.values():
+            stack.enter_context(one_sequence(model))
+        return [_array(x).copy() for name, frame in frames for x in results(run(models[name], frame))]
 
 
-def _disturbed(model: GraphModule, frames: Frames) -> Iterator[Arrays]:
+def _disturbed(models: Mapping[str, GraphModule], frames: Sequence[NamedFrame]) -> Iterator[Arrays]:
     generator = torch.Generator().manual_seed(0)
     for _ in range(_RUNS):
-        with torch.no_grad(), one_sequence(model):
-            found = [results(_Disturbed(model, generator).run(*frame)) for frame in frames]
-            arrays = [_array(x).copy() for outputs in found for x in outputs]
-        yield arrays  # outside: gradients stay as the caller has them
+        yield _run(models, frames, lambda model, frame: _Disturbed(model, generator).run(*frame))
 
 
 class _Disturbed(Interpreter):

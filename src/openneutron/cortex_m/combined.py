@@ -32,7 +32,7 @@ from openneutron.passes.graph import constant
 from openneutron.quantize.annotation.annotate import Annotator, leave_float
 from openneutron.quantize.annotation.borders import different_parts
 from openneutron.quantize.annotation.number_formats import Scheme
-from openneutron.quantize.annotation.sharing import flatten_sharing
+from openneutron.quantize.annotation.sharing import NextState, flatten_sharing
 from openneutron.quantize.convert import convert_calibrated
 from openneutron.quantize.quantizer import leave_room_for_biases
 
@@ -53,7 +53,7 @@ class CombinedQuantizer(Quantizer):
         per_channel: bool = False,
         keep_float: Collection[str] = (),
         examples: Sequence[tuple[Any, ...]] = (),
-        states: Mapping[str, int] | None = None,
+        states: Mapping[str, NextState] | None = None,
     ):
         super().__init__()
         self.examples = tuple(examples)

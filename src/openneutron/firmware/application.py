@@ -53,7 +53,7 @@ def build_application(
             fail("ON104", str(file), "is no .c or .cpp file", "Give the sources of an application.")
         if not file.is_file():
             fail("ON422", str(file), "cannot be read: no such file", "Check the path.")
-    if program.remembers_beside_delegates and len(program.info.methods) > 1:
+    if program.overwrites_states:
         fail("ON709", program.name, "a method remembers in memory that the others work in",
              "Let it remember on the NPU, or build an application for it alone.")  # fmt: skip
     core = core or find_firmware_core(target=program.target)

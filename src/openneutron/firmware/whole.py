@@ -74,6 +74,7 @@ class WholeProgram:
     delegates: tuple[Program, ...] = field(repr=False)
     converter: str
     target: str
+    joined: bool = False  # of several programs, which share nothing
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -81,9 +82,12 @@ class WholeProgram:
         return tuple(sorted({op for method in self.info.methods.values() for op in method.operators}))
 
     @property
-    def remembers_beside_delegates(self) -> bool:
-        """Whether what a method keeps from run to run is in the memory planned for its tensors."""
-        return any(method.remembers for method in self.info.methods.values())
+    def overwrites_states(self) -> bool:
+        """Whether what a method keeps from run to run lies where other methods work, if all stay loaded."""
+        methods = self.info.methods.values()
+        apart = {method.planned_buffers[1:] for method in methods}  # the first is for tensors
+        has_own_place = len(apart) == 1 and len(next(iter(apart))) == 1 and not self.joined
+        return len(methods) > 1 and any(method.remembers for method in methods) and not has_own_place
 
     @cached_property
     def known_bytes(self) -> int:
@@ -154,7 +158,8 @@ def read_several(sources: Sequence[Path], target: str | None = None, *, named: b
         fail("ON104", "FILE.pte", f"two programs are called {', '.join(twice)}, and methods are named so",
              "Rename a file.")  # fmt: skip
     files = {name: read_file(source, "ON510") for name, source in zip(names, sources, strict=True)}
-    return replace(read_whole_program(join_programs(files), target), name="-".join(names))
+    program = read_whole_program(join_programs(files), target)
+    return replace(program, name="-".join(names), joined=len(files) > 1)
 
 
 def check_memory(program: WholeProgram, core: Core, sram_bytes: int | None = None) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +39,7 @@ from openneutron.fx import remove_assertions
 from openneutron.ops.spec import OPEN
 from openneutron.options import CompileOptions
 from openneutron.package.backend import NeutronBackend, NeutronPartitioner
-from openneutron.package.state import keep_states_in_int8
+from openneutron.package.state import is_int8_in_all, keep_states_in_int8
 from openneutron.partition.partitioner import BACKEND_ID
 from openneutron.passes.base import run_passes
 from openneutron.passes.edge import EDGE_PASSES
@@ -70,13 +70,39 @@ def take_partitions(
 
     Unless the one that is given `may_change`, it stays as it is.
     """
+    return take_all_partitions({"forward": program}, {"forward": partitioner}, may_change)["forward"]
+
+
+def take_all_partitions(
+    programs: Mapping[str, ExportedProgram],
+    partitioners: Mapping[str, NeutronPartitioner],
+    may_change: bool = False,
+    shared: Collection[str] = (),
+) -> dict[str, ExportedProgram]:
+    """The same for the methods of a program, which have the `shared` states in common."""
     with stage(PASSES):
-        program = program if may_change else copy_graph(program)
-        program = partitioner.transform_for_pre_decomposition(program)
-        if not is_functional(program):
-            program = program.run_decompositions({})
-        remove_assertions(program)
-        keep_states_in_int8(program)
+        ready = {name: _functional(p, partitioners[name], may_change) for name, p in programs.items()}
+        in_float = {name for name in shared if not is_int8_in_all(ready.values(), name)}
+        for program in ready.values():
+            keep_states_in_int8(program, in_float)
+    return {name: _taken(program, partitioners[name], shared) for name, program in ready.items()}
+
+
+def _functional(
+    program: ExportedProgram, partitioner: NeutronPartitioner, may_change: bool
+) -> ExportedProgram:
+    program = program if may_change else copy_graph(program)
+    program = partitioner.transform_for_pre_decomposition(program)
+    if not is_functional(program):
+        program = program.run_decompositions({})
+    remove_assertions(program)
+    return program
+
+
+def _taken(
+    program: ExportedProgram, partitioner: NeutronPartitioner, shared: Collection[str]
+) -> ExportedProgram:
+    with stage(PASSES):
         program.graph.eliminate_dead_code()
         copy_views(program)
         _finish(program)
@@ -86,7 +112,7 @@ def take_partitions(
         if changed := decompose_nodes(program, left, partitioner.decompositions):
             remove_assertions(program)
             _finish(program)
-    return _Taking(program).take(partitioner.take(program, changed))
+    return _Taking(program, shared).take(partitioner.take(program, changed))
 
 
 def _finish(program: ExportedProgram) -> None:
@@ -102,8 +128,8 @@ class _Taking:
     outputs of the partitions to come. The same is done here with a list: both ways give the same microcode.
     """
 
-    def __init__(self, program: ExportedProgram):
-        self.program, self.graph = program, program.graph
+    def __init__(self, program: ExportedProgram, shared: Collection[str]):
+        self.program, self.graph, self.shared = program, program.graph, shared
         self.order = list(program.graph.nodes)
         signature = program.graph_signature
         mutated = set(signature.buffers_to_mutate.values())
@@ -166,7 +192,9 @@ class _Taking:
         owned = {
             named[str(spec.target)]: (spec, value)
             for spec, value in zip(specs, values, strict=True)
-            if spec.kind is OutputKind.BUFFER_MUTATION and str(spec.target) in named
+            if spec.kind is OutputKind.BUFFER_MUTATION
+            and str(spec.target) in named
+            and str(spec.target) not in self.shared  # the delegates of other methods have it too
         }
 
         def is_own(state: Node) -> bool:

@@ -113,6 +113,18 @@ class CompiledProgram:
         return sum(graph.state_bytes for graph in self.compiled)
 
     @property
+    def shared_states(self) -> list[tuple[str, int]]:
+        """What methods remember together, in ExecuTorch's planned memory: names, and bytes."""
+        found: dict[str, list[int]] = {}
+        for program in self.methods.values():
+            signature = program.graph_signature
+            for node in program.graph.find_nodes(op="placeholder"):
+                target = signature.inputs_to_buffers.get(node.name)
+                if target in signature.buffers_to_mutate.values():
+                    found.setdefault(str(target), []).append(node.meta["val"].nbytes)
+        return [(name, sizes[0]) for name, sizes in found.items() if len(sizes) > 1]
+
+    @property
     def weights_bytes(self) -> int:
         """Weights of all delegates."""
         return sum(len(p.converted.weights) for p in self.partitions)
@@ -208,6 +220,7 @@ class CompiledProgram:
             "sram_prefetch_bytes": self.prefetch_bytes,
             "state_bytes": self.state_bytes,
             "states": [{"name": name, "bytes": nbytes} for name, nbytes in self.states],
+            "shared_states": [{"name": name, "bytes": nbytes} for name, nbytes in self.shared_states],
             "weights_bytes": self.weights_bytes,
             "planned_bytes": self.planned_bytes,
             "io_bytes": self.io_bytes,
@@ -272,9 +285,14 @@ def package_program(
         # to_executorch changes the programs it is given
         kept = {name: copy_graph(edge.exported_program(name)) for name in partitioners}
         with stage(EXIR):
+            several_remember = len(kept) > 1 and any(
+                program.graph_signature.buffers_to_mutate for program in kept.values()
+            )
             try:
                 config = ExecutorchBackendConfig(
-                    passes=start_from_initial_values(kept.values()), memory_planning_pass=ArenaPlanning()
+                    passes=start_from_initial_values(kept.values()),
+                    # Methods work in one memory: what they remember lies beside it.
+                    memory_planning_pass=ArenaPlanning(share_mutable_buffers=several_remember),
                 )
                 with torch.no_grad():  # it runs writes of buffers, which gradients forbid
                     program = edge.to_executorch(config)

@@ -111,6 +111,11 @@ class MethodInfo:
     remembers: bool = False  # from run to run, in planned memory
 
     @property
+    def shares_state(self) -> bool:
+        """Whether what methods remember lies apart from their tensors (`share_mutable_buffers`)."""
+        return len(self.planned_buffers) > 1
+
+    @property
     def io_bytes(self) -> int:
         """The method's inputs and outputs."""
         return sum(tensor_bytes(spec) for spec in (*self.inputs, *self.outputs))

@@ -18,6 +18,7 @@ from openneutron.quantize.annotation.annotate import Annotator, Find
 from openneutron.quantize.annotation.borders import different_parts
 from openneutron.quantize.annotation.concatenations import separate_parts
 from openneutron.quantize.annotation.number_formats import Scheme, let_bias_fit
+from openneutron.quantize.annotation.sharing import NextState
 from openneutron.targets.spec import NeutronTargetSpec
 
 
@@ -28,7 +29,7 @@ class NeutronQuantizer(Quantizer):
     that another quantizer has annotated are left to it: it can be one of several in a `ComposableQuantizer`.
     Layers named in `keep_float`, as `openneutron compare` names them, stay float and thus on the CPU. With
     example inputs, tensors of very different size that are joined at the outputs keep scales of their own.
-    `states` are inputs, by name, each with the number of the output that it is in the next run.
+    `states` are inputs, by name, each with the output that it is in the next run.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class NeutronQuantizer(Quantizer):
         keep_float: Collection[str] = (),
         find: Find = ops.find,
         examples: Sequence[tuple[Any, ...]] = (),
-        states: Mapping[str, int] | None = None,
+        states: Mapping[str, NextState] | None = None,
     ):
         super().__init__()
         self.neutron_target_spec = neutron_target_spec or NeutronTargetSpec()

@@ -6,7 +6,7 @@ and are read and written apart.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -19,11 +19,18 @@ from torch.fx import Node
 from openneutron.fx import op_name
 
 
-def part_states(program: ExportedProgram) -> None:
-    """Put parts in the place of the states of a functional program that are only read and written so."""
+def part_states(program: ExportedProgram, whole: Collection[str] = ()) -> None:
+    """Put parts in the place of the states of a functional program that are only read and written so.
+
+    Those that are to stay `whole` are left.
+    """
     output, signature = program.graph.output_node(), program.graph_signature
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
-    states = {s.target: nodes[s.arg.name] for s in signature.input_specs if s.kind is InputKind.BUFFER}
+    states = {
+        s.target: nodes[s.arg.name]
+        for s in signature.input_specs
+        if s.kind is InputKind.BUFFER and s.target not in whole
+    }
     results: list[tuple[OutputSpec, Any]] = []
     for spec, value in zip(signature.output_specs, output.args[0], strict=True):
         state = states.get(spec.target) if spec.kind is OutputKind.BUFFER_MUTATION else None

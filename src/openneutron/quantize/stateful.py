@@ -8,7 +8,7 @@ frame is then a sample like any other, with the state that it meets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,11 +22,13 @@ from torch.export.graph_signature import (
     InputSpec,
     OutputKind,
     OutputSpec,
+    TensorArgument,
 )
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from openneutron.fx import op_name
+from openneutron.quantize.annotation.sharing import NextState
 from openneutron.quantize.samples import KEPT
 from openneutron.quantize.state_parts import part_states
 from openneutron.tensors import plain_inputs
@@ -86,10 +88,14 @@ def _writes(user: Node, node: Node) -> bool:
 def with_own_buffers(program: ExportedProgram) -> ExportedProgram:
     """The program with copies of the buffers that it writes to: running it changes nobody else's."""
     if written := written_buffers(program):
-        for tensors in (program._state_dict, program._constants):
-            own = {k: v.detach().clone() for k, v in tensors.items() if k in written}  # type: ignore[union-attr]
-            tensors.update(own)
+        # In new dictionaries: those of a program that was given are the caller's.
+        program._state_dict = _with_own(program._state_dict, written)
+        program._constants = _with_own(program._constants, written)
     return program
+
+
+def _with_own(tensors: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {k: v.detach().clone() if k in names else v for k, v in tensors.items()}
 
 
 @contextmanager
@@ -136,6 +142,32 @@ def assignments_written(module: torch.nn.Module) -> Iterator[None]:
             hook.remove()
 
 
+def mark_written(program: ExportedProgram, names: Collection[str]) -> None:
+    """Let buffers of a functional program become what they are, as far as it does not write to them."""
+    signature, output = program.graph_signature, program.graph.output_node()
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    read = {
+        target: nodes[name]
+        for name, target in signature.inputs_to_buffers.items()
+        if target in names and nodes[name].users and target not in signature.buffers_to_mutate.values()
+    }
+    output.args = ((*read.values(), *output.args[0]),)
+    signature.output_specs[:0] = [
+        OutputSpec(OutputKind.BUFFER_MUTATION, TensorArgument(node.name), target)
+        for target, node in read.items()
+    ]
+
+
+def rename_buffers(program: ExportedProgram, names: Mapping[str, str]) -> None:
+    """Other names for buffers of a program."""
+    signature = program.graph_signature
+    for specs in (signature.input_specs, signature.output_specs):
+        specs[:] = [replace(s, target=names.get(str(s.target), s.target)) for s in specs]
+    # New dictionaries: those of a program that was given are the caller's.
+    program._state_dict = {names.get(name, name): value for name, value in program._state_dict.items()}
+    program._constants = {names.get(name, name): value for name, value in program._constants.items()}
+
+
 def as_sequences(samples: Iterable[Any]) -> list[Frames]:
     """Samples as sequences of frames: a list of tuples is one; any other sample is a sequence of its own."""
     return [frames_of(sample) for sample in samples]
@@ -150,11 +182,15 @@ def frames_of(sample: Any) -> Frames:
 
 @dataclass(frozen=True)
 class StatePort:
-    """A buffer while it is an input and an output: its name, and what it starts from."""
+    """A buffer while it is an input and an output: its name, and what it starts from.
+
+    One that other methods have too has the same scale and zero point in all of them.
+    """
 
     buffer: str
     placeholder: str
     initial: torch.Tensor
+    parameters: tuple[float, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -166,10 +202,12 @@ class WithStatePorts:
     original: GraphModule  # with buffers, and the inputs and outputs of the user
 
     @property
-    def pairs(self) -> dict[str, int]:
-        """The number of the output that each state's input becomes."""
+    def pairs(self) -> dict[str, NextState]:
+        """What each state's input becomes."""
         first = len(self.program.graph_signature.user_outputs) - len(self.states)
-        return {state.placeholder: first + i for i, state in enumerate(self.states)}
+        return {
+            state.placeholder: NextState(first + i, state.parameters) for i, state in enumerate(self.states)
+        }
 
     def samples(self, sequences: Iterable[Frames]) -> Iterator[Inputs]:
         """The frames of sequences with the state that the float model has there."""
@@ -226,10 +264,15 @@ class WithStatePorts:
         results = pytree.tree_leaves(quantized.graph.output_node().args)
         kept, new = results[: len(results) - len(self.states)], results[len(results) - len(self.states) :]
         values = [env[value] for value in new]
+        given = [ports[node.name].parameters for node in names]
         for _ in names:  # what is handed on from state to state is rounded as the last is read
-            values = [_as_read(graph, value, env[node]) for value, node in zip(values, names, strict=True)]
+            values = [
+                _as_read(graph, value, env[node], parameters)
+                for value, node, parameters in zip(values, names, given, strict=True)
+            ]
         for value, node in zip(values, names, strict=True):
-            graph.call_function(torch.ops.aten.copy_.default, (env[node], value))
+            if value is not env[node]:  # this method only reads it
+                graph.call_function(torch.ops.aten.copy_.default, (env[node], value))
         graph.output(tuple(env[n] if isinstance(n, Node) else n for n in kept))
         graph._codegen = self.original.graph._codegen
         for name, buffer in (*quantized.named_parameters(), *quantized.named_buffers()):
@@ -247,11 +290,16 @@ class WithStatePorts:
         return module
 
 
-def _as_read(graph: Graph, value: Node, state: Node) -> Node:
-    """A new state rounded as all who read it round it: the same function, and the state is int8 then."""
+def _as_read(graph: Graph, value: Node, state: Node, given: tuple[float, int] | None) -> Node:
+    """A new state rounded as all who read it round it: the same function, and the state is int8 then.
+
+    With given parameters it is rounded so even if nobody reads it: another method does.
+    """
     steps = {tuple(user.args[1:]) for user in state.users if op_name(user) == _QUANTIZE}
     readers = [user for user in state.users if user.target is not torch.ops.aten.copy_.default]
-    if len(steps) != 1 or not all(op_name(user) == _QUANTIZE for user in readers):
+    if given is not None and not readers:
+        steps = {(*given, -128, 127, torch.int8)}
+    if value is state or len(steps) != 1 or not all(op_name(user) == _QUANTIZE for user in readers):
         return value
     (parameters,) = steps
     if op_name(value) == _DEQUANTIZE and tuple(value.args[1:]) == parameters:
@@ -269,13 +317,17 @@ def _as_read(graph: Graph, value: Node, state: Node) -> Node:
     return back
 
 
-def with_state_ports(program: ExportedProgram) -> WithStatePorts | None:
-    """A program that writes to buffers as one that takes and returns them; None if it writes to none."""
-    if not written_buffers(program):
+def with_state_ports(program: ExportedProgram, shared: Collection[str] = ()) -> WithStatePorts | None:
+    """A program that writes to buffers as one that takes and returns them; None if it writes to none.
+
+    Buffers that it has in common with other methods (`shared`) are among them, even if it only reads them.
+    """
+    if not written_buffers(program) and not shared:
         return None
     original = program.module(check_guards=False)
     flat = program.run_decompositions({})
-    part_states(flat)
+    part_states(flat, shared)
+    mark_written(flat, shared)
     signature = flat.graph_signature
     if signature.user_inputs_to_mutate:
         return None

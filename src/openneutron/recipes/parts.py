@@ -20,11 +20,12 @@ from openneutron.diagnostics import fail
 from openneutron.fx import overload
 from openneutron.options import CompileOptions, CustomDelegationOptions
 from openneutron.package.backend import NeutronPartitioner
-from openneutron.package.before_edge import goes_before_edge, take_partitions
-from openneutron.package.state import with_copied_states
+from openneutron.package.before_edge import goes_before_edge, take_all_partitions
+from openneutron.package.state import name_states_apart, with_copied_states, with_shared_states
 from openneutron.passes.cpu_part.dim_order import needs_order_restored, restore_order_around
 from openneutron.passes.cpu_part.parameters import has_narrow_parameters, widen_parameters
 from openneutron.passes.edge import run_edge_passes
+from openneutron.quantize.annotation.sharing import NextState
 from openneutron.quantize.quantizer import NeutronQuantizer
 from openneutron.recipes.recipe import Recipe, find_recipe
 from openneutron.targets.spec import NeutronTargetSpec
@@ -38,7 +39,7 @@ def make_quantizer(
     per_channel: bool | None = None,
     keep_float: Collection[str] = (),
     examples: Sequence[tuple[Any, ...]] = (),
-    states: Mapping[str, int] | None = None,
+    states: Mapping[str, NextState] | None = None,
 ) -> Quantizer:
     """The quantizer of a recipe; example inputs show it sizes, and which processor would take what.
 
@@ -97,21 +98,23 @@ def lower_program(
     delegate: bool = True,
     etrecord: bool = False,
     may_change: bool = False,
+    shared: Collection[str] = (),
 ) -> tuple[EdgeProgramManager, dict[str, NeutronPartitioner]]:
     """The Edge program with Neutron's partitions delegated and the rest in Cortex-M's dialect, if wanted.
 
-    Programs that `may_change` are not copied first.
+    Programs that `may_change` are not copied first. Buffers that are `shared` are one state in all methods.
     """
     lowering = lowering_of(recipe, options, core)
     # The program is packaged with the delegates' memory in its plan, so that inputs may die in it.
     specs = replace(options, keep_inputs=bool(options.keep_inputs)).to_compile_specs()
     made = {name: NeutronPartitioner(specs, custom_delegation_options=delegation) for name in exported}
+    if shared:
+        exported = with_shared_states(exported, shared)
     if recipe.neutron and delegate and goes_before_edge(options, etrecord):
-        exported = {
-            name: take_partitions(program, made[name], may_change) for name, program in exported.items()
-        }
+        exported = take_all_partitions(exported, made, may_change, shared)
 
     exported = {name: with_copied_states(program) for name, program in exported.items()}
+    name_states_apart(exported, shared)
 
     def lower(outside: list[OpOverload]) -> EdgeProgramManager:
         config = copy.copy(lowering.config)

@@ -9,6 +9,7 @@ from typing import Any
 from torchao.quantization.pt2e.quantizer import Quantizer
 
 from openneutron.options import CompileOptions
+from openneutron.quantize.annotation.sharing import NextState
 from openneutron.quantize.plan import BALANCED, AccuracyPlan, find_plan
 from openneutron.recipes.mixed import FloatBudget
 from openneutron.recipes.parts import make_quantizer
@@ -39,7 +40,10 @@ class QuantizeOptions:
         return FloatBudget(self.keep_float_budget, self.compiling, self.recipe, self.core)
 
     def quantizer(
-        self, examples: Sequence[tuple[Any, ...]], qat: bool = False, states: Mapping[str, int] | None = None
+        self,
+        examples: Sequence[tuple[Any, ...]],
+        qat: bool = False,
+        states: Mapping[str, NextState] | None = None,
     ) -> Quantizer:
         """The recipe's quantizer; examples show it sizes."""
         return make_quantizer(

@@ -72,6 +72,10 @@ def print_summary(console: Console, data: Mapping[str, Any]) -> None:
         names = ", ".join(state["name"] for state in data["states"][:4])
         more = f", {len(data['states']) - 4} more" if len(data["states"]) > 4 else ""
         rows.append(("remembers", f"{_bytes(data['state_bytes'])}  int8, from run to run: {names}{more}"))
+    if shared := data.get("shared_states"):
+        names = ", ".join(state["name"] for state in shared[:4]) + (", ..." if len(shared) > 4 else "")
+        size = _bytes(sum(state["bytes"] for state in shared))
+        rows.append(("methods share", f"{size}  of ExecuTorch's memory, from run to run: {names}"))
     if data["sram_prefetch_bytes"]:
         rows.append(("prefetch area", _bytes(data["sram_prefetch_bytes"])))
     rows += [

@@ -139,6 +139,14 @@ class LoadedProgram:
 
     def _load(self, info: MethodInfo) -> Method:
         if info.name not in self._methods:
+            # Loading a method writes the initial values of all it shares: not while others remember there.
+            for other in self.info.methods.values() if info.shares_state else (info,):
+                if other.shares_state or other is info:
+                    self._load_one(other)
+        return self._methods[info.name]
+
+    def _load_one(self, info: MethodInfo) -> None:
+        if info.name not in self._methods:
             self._check_registered(info)
             allow_work(self._most_work)
             try:
@@ -151,7 +159,6 @@ class LoadedProgram:
                     f"{info.name} cannot be loaded: {_first_line(error)}",
                     "ExecuTorch's messages above say more.",
                 )
-        return self._methods[info.name]
 
     def missing_operators(self, method: str) -> list[str]:
         """The operators of a method that no library in this process has a kernel for."""

@@ -30,7 +30,7 @@ from openneutron.quantize.annotation.borders import state_updates
 from openneutron.quantize.annotation.fused_groups import TABLES, find_groups
 from openneutron.quantize.annotation.number_formats import Scheme
 from openneutron.quantize.annotation.recurrent_cells import share_between_steps
-from openneutron.quantize.annotation.sharing import flatten_sharing, share_states
+from openneutron.quantize.annotation.sharing import NextState, flatten_sharing, share_states
 
 Find = Callable[[str], OpSpec | None]
 
@@ -65,7 +65,7 @@ class Annotator:
     groups: dict[Node, set[Node]] = field(default_factory=dict)
     apart: Collection[Node] = ()  # nodes that stay in float so that their parts have scales of their own
     updates: set[Node] = field(default_factory=set)  # what makes a new state of an old one, in float
-    states: Mapping[str, int] = field(default_factory=dict)  # inputs, each with the output it becomes next
+    states: Mapping[str, NextState] = field(default_factory=dict)  # by the names of inputs
 
     def annotate(self, model: GraphModule) -> None:
         """Annotate every node the table has an intent for, and that nobody has annotated yet."""

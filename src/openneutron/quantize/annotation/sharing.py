@@ -10,8 +10,10 @@ one to the next: those are joined here alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e.quantizer import (
@@ -22,6 +24,8 @@ from torchao.quantization.pt2e.quantizer import (
     SharedQuantizationSpec,
 )
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
+
+from openneutron.quantize.annotation.number_formats import ACTIVATION_RANGE
 
 Place = Any  # a node (its output) or a pair of nodes (an input): what torchao calls EdgeOrNode
 # What torchao compares before it joins two specifications of one tensor.
@@ -76,11 +80,19 @@ def flatten_sharing(model: GraphModule) -> None:
             annotation.allow_implicit_sharing = False
 
 
-def share_states(model: GraphModule, states: Mapping[str, int]) -> None:
+@dataclass(frozen=True)
+class NextState:
+    """What a state's input becomes: the number of an output; its scale and zero point, if given."""
+
+    output: int
+    parameters: tuple[float, int] | None = None
+
+
+def share_states(model: GraphModule, states: Mapping[str, NextState]) -> None:
     """Give what a state becomes the parameters it is read with, so that nothing is converted in between.
 
     A range that is fixed (a sigmoid's) stays that of its maker; a state that is joined with other tensors
-    has theirs.
+    has theirs. Parameters that are given, because other methods have the state too, are those of all.
     """
     if not states:
         return
@@ -101,13 +113,13 @@ def share_states(model: GraphModule, states: Mapping[str, int]) -> None:
     def reads_of(state: Node, seen: frozenset[Node] = frozenset()) -> list[Place]:
         """Where a state is read, or one that it is handed on to."""
         found = [(state, user) for user in state.users if (state, user) in specs]
-        for other, number in states.items():
-            if results[number] is state and state not in seen:
+        for other, following in states.items():
+            if results[following.output] is state and state not in seen:
                 found += reads_of(inputs[other], seen | {state})
         return found
 
-    for name, number in states.items():
-        state, value = inputs[name], results[number]
+    for name, following in states.items():
+        state, value = inputs[name], results[following.output]
         reads = reads_of(state)
         made = [p for p in (value, *((value, user) for user in value.users)) if p in specs]
         for place in (*reads[1:], *made) if reads else ():
@@ -121,6 +133,16 @@ def share_states(model: GraphModule, states: Mapping[str, int]) -> None:
                 first, other = other, first
             specs[other] = SharedQuantizationSpec(first)
             _say(other, specs[other])
+        if following.parameters is not None:
+            for first in {owner(place): None for place in (*reads, *made)}:
+                specs[first] = _given(*following.parameters)
+                _say(first, specs[first])
+
+
+def _given(scale: float, zero_point: int) -> FixedQParamsQuantizationSpec:
+    return FixedQParamsQuantizationSpec(
+        torch.int8, scale, zero_point, *ACTIVATION_RANGE, torch.per_tensor_affine
+    )
 
 
 def _specifications(model: GraphModule) -> Iterator[tuple[Place, QuantizationSpecBase]]:
