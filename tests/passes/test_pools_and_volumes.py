@@ -170,11 +170,12 @@ COMPUTED = {
         (1, 4, 6, 6),
         (6, 4, 3, 3),
     ),
+    "a linear layer": (lambda x, w: F.linear(x, torch.tanh(w), w[:, 0]), (2, 3, 4), (5, 4)),
 }
 
 
 @pytest.mark.parametrize("name", COMPUTED)
-def test_a_convolution_with_a_computed_kernel_is_a_product(name):
+def test_a_layer_with_computed_weights_is_a_product(name):
     function, *shapes = COMPUTED[name]
     torch.manual_seed(0)
     inputs = [torch.randn(shape) for shape in shapes]

@@ -11,7 +11,7 @@ from torch import nn
 from torchao.quantization.pt2e.observer import HistogramObserver
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
-from openneutron import quantize_model
+from openneutron import compile_model, quantize_model
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
 from openneutron.quantize.accuracy_methods.bias import correct_bias
@@ -85,9 +85,9 @@ def samples(count: int, seed: int = 0) -> list[tuple[torch.Tensor, ...]]:
     return [(torch.randn(1, 3, 16, 16, generator=generator),) for _ in range(count)]
 
 
-def prepared(module: nn.Module, per_channel: bool = False):
+def prepared(module: nn.Module, per_channel: bool = False, inputs=None):
     """The model with observers in place."""
-    exported = torch.export.export(module.eval(), samples(1)[0]).module(check_guards=False)
+    exported = torch.export.export(module.eval(), inputs or samples(1)[0]).module(check_guards=False)
     return prepare_pt2e(run_passes(exported, BEFORE_PREPARE, PTQ), NeutronQuantizer(per_channel=per_channel))
 
 
@@ -314,3 +314,43 @@ def test_high_biases_are_absorbed_where_nothing_is_cut():
     other = reached(model, data)
     for node, low in found.lows.items():
         assert bool((other.lows[node] <= low + 1e-4).all())
+
+
+class Turned(nn.Module):
+    """A layer whose channels are the last dimension, read by one whose channels are the one before."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(6, width), nn.Conv1d(5, 4, 3)
+        self.first.bias.data += 40
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.first(x)))
+
+
+@pytest.mark.parametrize("width", [5, 7])
+def test_tokens_are_not_taken_for_channels(width):
+    data = [(torch.randn(1, 5, 6),) for _ in range(4)]
+    model = prepared(Turned(width), inputs=data[0])
+    before = float_run(model, data)
+    found = reached(model, data)
+    absorb(model, found.lows, found.tops)
+    for a, b in zip(before.outputs, float_run(model, data).outputs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
+
+
+def test_a_model_without_a_derivative_compiles():
+    """PyTorch's own backward pass fails for this one; ranges are then chosen without gradients."""
+
+    class Scattered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(5, 5), nn.Conv2d(4, 4, 1)
+
+        def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+            y = self.first(x)[:, :, None].expand(-1, -1, 8, -1)
+            return self.last(torch.scatter_add(torch.zeros(1, 4, 8, 5), 3, at, y))
+
+    inputs = (torch.randn(1, 4, 5), torch.randint(0, 5, (1, 4, 8, 3)))
+    assert compile_model(Scattered().eval(), inputs, calibration=[inputs] * 2).partitions

@@ -1,4 +1,7 @@
-"""Convolutions whose kernel is computed: the taps of all windows side by side, times the kernel."""
+"""Layers whose weights are computed, as products of matrices.
+
+Of a convolution, the taps of all windows are laid side by side, times the kernel.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,18 @@ def has_computed_kernel(node: Node) -> bool:
     if weight is None or isinstance(arguments["padding"], str) or not _depends_on_input(arguments["weight"]):
         return False
     return weight.shape[2:].numel() <= MOST_TAPS
+
+
+def has_computed_weights(node: Node) -> bool:
+    """Whether a node is a linear layer with weights that depend on an input."""
+    return op_name(node) == "aten.linear.default" and _depends_on_input(bind_args(node)["weight"])
+
+
+def multiply(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A linear layer as a product of one pair of matrices."""
+    rows = input.reshape(1, -1, input.shape[-1])
+    result = torch.bmm(rows, weight.t().unsqueeze(0)).reshape(*input.shape[:-1], weight.shape[0])
+    return result if bias is None else result + bias
 
 
 def _depends_on_input(node: Node) -> bool:

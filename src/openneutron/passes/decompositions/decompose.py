@@ -395,6 +395,8 @@ def _expansion(node: Node) -> GraphModule | None:
         return trace(node, pools.average)
     if kernels.has_computed_kernel(node):
         return trace(node, kernels.convolve)
+    if kernels.has_computed_weights(node):
+        return trace(node, kernels.multiply)
     if name in recurrent.LAYERS:
         return recurrent.unroll(node)
     if (function := DECOMPOSITIONS.get(name)) is not None:

@@ -27,7 +27,7 @@ def apply(judged: JudgedModel, progress: Progress) -> tuple[GraphModule | None, 
     samples = spread_over(judged.fitted, 24)
     count = measure_effects(model, samples)
     if not count:
-        return None, "no range is observed"
+        return None, "no tensor has a known effect at the outputs"
     whole = kept_whole(model, ops.find)
     for observer in {id(o): o for o in observers(model).values()}.values():
         if isinstance(observer, RangeObserver):

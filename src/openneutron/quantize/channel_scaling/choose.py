@@ -131,8 +131,9 @@ class Reached:
 
 def reached(prepared: GraphModule, samples: Sequence[Sample]) -> Reached:
     """Of every layer's end, the largest size of each channel's values; of every clamp, of what it reads."""
-    clamps = set(channels_of(prepared).clamps)
-    ends = {layer.end for layer in layers_of(prepared)} - clamps
+    channels = channels_of(prepared)
+    clamps = set(channels.clamps)
+    ends = {layer.end for layer in channels.outputs} - clamps  # whose channels are dimension 1
     found = Reached()
 
     class Looking(Interpreter):

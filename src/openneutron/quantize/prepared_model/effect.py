@@ -50,7 +50,10 @@ class _Tap(torch.nn.Module):
 
 
 def measure_effects(prepared: GraphModule, samples: Sequence[Sample]) -> int:
-    """Tell every observer of a calibrated model what its tensor does at the outputs; how many are told."""
+    """Tell every observer of a calibrated model what its tensor does at the outputs; how many are told.
+
+    None where PyTorch cannot differentiate the model.
+    """
     watched = {n: o for n, o in observers(prepared).items() if isinstance(o, RangeObserver) and o.seen}
     seen: dict[RangeObserver, list[Tensor]] = {}
     taps: dict[str, torch.nn.Module] = {name: torch.nn.Identity() for name in observers(prepared)}
@@ -69,18 +72,21 @@ def measure_effects(prepared: GraphModule, samples: Sequence[Sample]) -> int:
         for sample in samples:
             for tensors in seen.values():
                 tensors.clear()
-            scores = [
-                score / power
-                for score, power in zip(runner.of(sample), powers, strict=True)
-                if score.requires_grad and power > 0
-            ]
-            for number in range(_SUMS if scores else 0):
-                for tensor in (t for tensors in (*seen.values(), runner.ends.values()) for t in tensors):
-                    tensor.grad = None
-                _random_sum(scores, generator).backward(retain_graph=number + 1 < _SUMS)
-                for observer, tensors in seen.items():
-                    ends = [runner.ends[functions[observer].end]] if observer in functions else tensors
-                    found[observer].append(_in_bins(observer, tensors, ends))
+            try:
+                scores = [
+                    score / power
+                    for score, power in zip(runner.of(sample), powers, strict=True)
+                    if score.requires_grad and power > 0
+                ]
+                for number in range(_SUMS if scores else 0):
+                    for tensor in (t for tensors in (*seen.values(), runner.ends.values()) for t in tensors):
+                        tensor.grad = None
+                    _random_sum(scores, generator).backward(retain_graph=number + 1 < _SUMS)
+                    for observer, tensors in seen.items():
+                        ends = [runner.ends[functions[observer].end]] if observer in functions else tensors
+                        found[observer].append(_in_bins(observer, tensors, ends))
+            except RuntimeError:  # without gradients it runs: an operator has no derivative, or a broken one
+                return 0
     for observer, bins in found.items():
         if any(bool(sums.any()) for sums, _ in bins):
             of = functions.get(observer)
