@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from openneutron import CompileOptions, compile_model
+from openneutron import compile_model
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.package.program import CompiledProgram
 from openneutron.run.program import load_program
@@ -60,10 +60,10 @@ def missing(needs: Sequence[str]) -> str:
 
 
 def compiled(name: str, module: torch.nn.Module, calibration: Sequence[Any], **more: Any) -> CompiledProgram:
-    """Quantize and compile; `name` is for the messages alone."""
+    """Quantize and compile with samples or sequences; `name` is for the messages, `more` compile_model's."""
     print(f"{name}: compiling for i.MX RT700, calibrated with {len(calibration)} samples", flush=True)
-    options = CompileOptions(**more)
-    return compile_model(module, calibration[0], options=options, calibration=calibration)
+    first = calibration[0][0] if isinstance(calibration[0], list) else calibration[0]
+    return compile_model(module, first, calibration=calibration, **more)
 
 
 def cost_of(name: str, program: CompiledProgram) -> Cost:
@@ -102,7 +102,7 @@ def on_chip(
     try:
         sources = check_whole(program, core)
     except OpenNeutronError as error:
-        if error.code not in ("ON701", "ON707", "ON708"):
+        if error.diagnostic.code not in ("ON701", "ON707", "ON708"):
             raise
         print(f"not run under QEMU: {error}")
         return None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 import re
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 
 from examples.apps.__main__ import main, names
-from examples.apps.frame import APPS, PICTURES, ROOT, missing, read_figures
+from examples.apps.frame import APPS, PICTURES, ROOT, missing, on_chip, read_figures
 from examples.apps.pages import GALLERY, anchor, overview, table, title_of
+from openneutron.diagnostics import fail
 from tests.firmware.whole import find_test_sources
 
 
@@ -34,6 +36,14 @@ def test_packages_that_are_not_there_are_named(capsys, monkeypatch):
     monkeypatch.setattr(app, "NEEDS", ("no_such_package",))
     assert main(["anomaly", "--short"]) == 1
     assert "no_such_package: pip install 'openneutron[apps]'" in capsys.readouterr().err
+
+
+def test_an_example_goes_on_where_the_chip_cannot_be_emulated(tmp_path, capsys, monkeypatch):
+    program = SimpleNamespace(target="imxrt700")
+    monkeypatch.setattr("openneutron.firmware.whole.read_several", lambda paths, named: program)
+    monkeypatch.setattr("openneutron.firmware.check.check_whole", lambda *_: fail("ON707", "", "no sources"))
+    assert on_chip({"one": b""}, [], {}, tmp_path) is None
+    assert "not run under QEMU: ON707" in capsys.readouterr().out
 
 
 def test_an_unknown_example_is_said(capsys):
