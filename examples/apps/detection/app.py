@@ -14,9 +14,10 @@ from PIL import Image
 
 from benchmarks.trained_networks import CALIBRATING, TESTING, onnx_model, package, photograph
 from examples.apps.frame import LIB, Figures, chip_note, compiled, cost_of, on_chip, runner, save_picture
-from examples.apps.lib.boxes import Found, decode, iou, suppress
+from examples.apps.lib.boxes import Found, decode, f1, suppress
 from examples.apps.lib.draw import BLUE, ORANGE, Sheet
 from examples.apps.lib.pictures import resize
+from examples.apps.lib.portraits import portrait
 
 NEEDS = ("nudenet", "skimage", "matplotlib")
 SIZE, HEIGHT, WIDTH = (
@@ -26,9 +27,6 @@ SIZE, HEIGHT, WIDTH = (
 )  # of the network's input, and of the camera's pictures; app.c has the same
 LEAST, OVERLAP = 0.25, 0.45
 FACES = (1, 12)  # two of the network's eighteen kinds; here they are one
-# The face in each portrait, marked by hand.
-PORTRAITS = {"astronaut.png": (173, 83, 274, 180), "grace_hopper.jpg": (170, 140, 359, 343),
-             "camera.png": (182, 128, 267, 197)}  # fmt: skip
 BOX = np.dtype([("picture", np.int32), ("sides", np.float32, 4), ("score", np.float32), ("kind", np.int32)])
 
 
@@ -40,21 +38,11 @@ def scene(
     faces: list[tuple[float, ...]] = []
     for column in range(int(random.integers(0, 4))):
         name = str(random.choice(people))
-        portrait, (left, top, right, bottom) = photograph(name), PORTRAITS[name]
-        scale = random.uniform(55, 130) / (right - left)
-        margin = (right - left) * random.uniform(0.5, 0.9)
-        edges = [max(0, left - margin), max(0, top - margin), min(portrait.width, right + margin),
-                 min(portrait.height, bottom + margin)]  # fmt: skip
-        cut = portrait.crop([round(e) for e in edges])
-        cut = cut.resize((round(cut.width * scale), round(cut.height * scale)))
-        cut = Image.fromarray(np.clip(np.asarray(cut) * random.uniform(0.75, 1.2), 0, 255).astype(np.uint8))
-        x0, x1 = (left - edges[0]) * scale, (right - edges[0]) * scale
-        if random.random() < 0.5:
-            cut, x0, x1 = cut.transpose(Image.Transpose.FLIP_LEFT_RIGHT), cut.width - x1, cut.width - x0
+        cut, face = portrait(name, random.uniform(55, 130), random.uniform(0.5, 0.9), random)
         x = column * 210 + int(random.integers(0, max(1, 215 - cut.width)))
         y = int(random.integers(0, max(1, HEIGHT - cut.height)))
         wall.paste(cut, (x, y))
-        faces.append((x + x0, y + (top - edges[1]) * scale, x + x1, y + (bottom - edges[1]) * scale))
+        faces.append((x + face[0], y + face[1], x + face[2], y + face[3]))
     return np.asarray(wall), [Found(*face, 1.0, 1) for face in faces]
 
 
@@ -71,20 +59,6 @@ def faces_of(output: np.ndarray) -> list[Found]:
     every = [b for b in decode(output[0], LEAST) if b.kind in FACES]
     kept = suppress([replace(b, kind=FACES[0]) for b in every], OVERLAP)
     return [Found(*(float(np.float32(v) * scale) for v in b.corners), b.score, b.kind) for b in kept]
-
-
-def f1(wanted: list[list[Found]], found: list[list[Found]]) -> float:
-    """Twice the faces that are right, of all there are and all that were found; at an overlap of half."""
-    right = total = 0
-    for there, boxes in zip(wanted, found, strict=True):
-        left = list(there)
-        total += len(there) + len(boxes)
-        for box in boxes:
-            best = max(left, key=lambda other, box=box: iou(box, other), default=None)
-            if best is not None and iou(box, best) >= 0.5:
-                left.remove(best)
-                right += 2
-    return right / total if total else 1.0
 
 
 def main(out: Path, short: bool) -> Figures:

@@ -56,3 +56,17 @@ def suppress(boxes: list[Found], overlap: float) -> list[Found]:
         if all(box.kind != other.kind or iou(box, other) < np.float32(overlap) for other in kept):
             kept.append(box)
     return kept
+
+
+def f1(wanted: list[list[Found]], found: list[list[Found]]) -> float:
+    """Twice the boxes that are right, of all there are and all that were found; at an overlap of half."""
+    right = total = 0
+    for there, boxes in zip(wanted, found, strict=True):
+        left = list(there)
+        total += len(there) + len(boxes)
+        for box in boxes:
+            best = max(left, key=lambda other, box=box: iou(box, other), default=None)
+            if best is not None and iou(box, best) >= 0.5:
+                left.remove(best)
+                right += 2
+    return right / total if total else 1.0

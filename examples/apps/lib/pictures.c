@@ -24,6 +24,23 @@ void picture_resize(Picture from, int32_t height, int32_t width, uint8_t *resize
     }
 }
 
+void picture_average(Picture from, int32_t height, int32_t width, uint8_t *averaged, int32_t stride) {
+    for (int32_t y = 0; y < height; ++y) {
+        const int32_t top = y * from.height / height, bottom = ((y + 1) * from.height + height - 1) / height;
+        for (int32_t x = 0; x < width; ++x) {
+            const int32_t left = x * from.width / width, right = ((x + 1) * from.width + width - 1) / width;
+            const uint32_t count = (uint32_t)((bottom - top) * (right - left));
+            for (int32_t c = 0; c < 3; ++c) {
+                uint32_t total = 0;
+                for (int32_t row = top; row < bottom; ++row)
+                    for (int32_t column = left; column < right; ++column)
+                        total += from.pixels[row * from.stride + 3 * column + c];
+                averaged[y * stride + 3 * x + c] = (uint8_t)((2 * total + count) / (2 * count));
+            }
+        }
+    }
+}
+
 void picture_planes(const uint8_t *pixels, int32_t count, const float mean[3], const float deviation[3], float *planes,
                     int32_t plane) {
     for (int32_t c = 0; c < 3; ++c)

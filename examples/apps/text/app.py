@@ -39,7 +39,7 @@ from examples.apps.frame import (
     save_picture,
 )
 from examples.apps.lib.draw import BLUE, INK, ORANGE, Sheet
-from examples.apps.lib.pictures import resize
+from examples.apps.lib.pictures import as_planes, resize
 from examples.apps.lib.text import Region, distance, read_columns, regions
 
 NEEDS = ("rapidocr_onnxruntime", "skimage", "matplotlib")
@@ -71,12 +71,6 @@ def page(random: np.random.Generator, fonts: tuple, words: list, names: tuple) -
         lines.append(text)
         y += int(bottom - top + random.integers(16, 34))
     return np.asarray(paper), lines
-
-
-def as_planes(pixels: np.ndarray, mean: tuple, deviation: tuple) -> np.ndarray:
-    """Bytes as a network reads them."""
-    values = (pixels.astype(np.float32) / np.float32(255) - np.float32(mean)) / np.float32(deviation)
-    return np.ascontiguousarray(values.transpose(2, 0, 1)[None])
 
 
 def line_of(pixels: np.ndarray, region: Region) -> np.ndarray:

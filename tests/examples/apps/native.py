@@ -13,11 +13,12 @@ from examples.apps.frame import LIB
 from tests.native import COMMON
 
 
-def library(name: str, folder: Path) -> ctypes.CDLL:
-    """A file of examples/apps/lib."""
+def library(name: str, folder: Path, *others: str) -> ctypes.CDLL:
+    """A file of examples/apps/lib, with others that it calls."""
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")
     path = folder / f"lib{name}.so"
     flags = [*COMMON, "-O2", "-ffp-contract=off", "-shared", "-fPIC"]
-    subprocess.run(["gcc", *flags, str(LIB / f"{name}.c"), "-o", str(path), "-lm"], check=True)
+    files = [str(LIB / f"{each}.c") for each in (name, *others)]
+    subprocess.run(["gcc", *flags, *files, "-o", str(path), "-lm"], check=True)
     return ctypes.CDLL(str(path))

@@ -6,10 +6,12 @@ import ctypes
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch.nn.functional import adaptive_avg_pool2d
 
 from examples.apps.lib.boxes import MOST, Found, decode, iou, suppress
-from examples.apps.lib.pictures import resize
+from examples.apps.lib.pictures import average, resize
 from tests.examples.apps.native import library
 
 BOX = np.dtype([("sides", np.float32, 4), ("score", np.float32), ("kind", np.int32)])
@@ -61,9 +63,13 @@ def test_c_resizes_to_the_byte(folder, height, width):
                     ("stride", ctypes.c_int32)]  # fmt: skip
 
     found = np.zeros((height, width, 3), np.uint8)
-    compiled = library("pictures", folder)
-    compiled.picture_resize(Picture(pixels.ctypes.data, 211, 317, 317 * 3), height, width, pointer(found))
+    compiled, given = library("pictures", folder), Picture(pixels.ctypes.data, 211, 317, 317 * 3)
+    compiled.picture_resize(given, height, width, pointer(found))
     assert np.array_equal(found, resize(pixels, height, width))
+    compiled.picture_average(given, height, width, pointer(found), width * 3)
+    assert np.array_equal(found, average(pixels, height, width))
+    wanted = adaptive_avg_pool2d(torch.from_numpy(pixels).double().permute(2, 0, 1), (height, width))
+    assert np.abs(found - wanted.permute(1, 2, 0).numpy()).max() <= 0.5
 
 
 def test_resizing_is_bilinear():
