@@ -16,6 +16,7 @@ from torchao.quantization.pt2e import move_exported_model_to_eval
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
 
 from openneutron import NeutronPartitioner, NeutronQuantizer
+from openneutron.fast_export.norm_patterns import norm_patterns
 from openneutron.litert.ir import Graph
 from openneutron.litert.reference import Reference
 from openneutron.lower.convert import Lowered, lower_program
@@ -73,12 +74,13 @@ def quantize(
     """Int8 by PT2E: calibrated, or trained for a few steps of nothing."""
     exported = torch.export.export(module.train() if qat else module.eval(), batches[0]).module()
     quantizer = NeutronQuantizer(is_qat=qat, **kwargs)
-    prepared = (prepare_qat_pt2e if qat else prepare_pt2e)(exported, quantizer)
-    for batch in batches:
-        prepared(*batch)
-    if qat:
-        move_exported_model_to_eval(prepared)
-    return convert_pt2e(prepared)
+    with norm_patterns():
+        prepared = (prepare_qat_pt2e if qat else prepare_pt2e)(exported, quantizer)
+        for batch in batches:
+            prepared(*batch)
+        if qat:
+            move_exported_model_to_eval(prepared)
+        return convert_pt2e(prepared)
 
 
 @dataclass

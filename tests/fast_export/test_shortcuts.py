@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from openneutron import OpenNeutronError, compile_model
+from openneutron import OpenNeutronError, compile_model, quantize_model
 from openneutron.fast_export.shortcuts import ALL, SHORTCUTS, VARIABLE, is_taken
 
 SOURCE = Path(__file__).parents[2] / "src" / "openneutron"
@@ -46,6 +46,27 @@ def test_both_ways_give_the_same_program(make, shape, monkeypatch):
     monkeypatch.setenv(VARIABLE, ALL)
     assert not any(map(is_taken, SHORTCUTS))
     assert compiled(model, shape) == quick
+
+
+@pytest.mark.slow  # torchao exports all its patterns
+def test_a_trained_model_is_the_same_both_ways(monkeypatch):
+    """One norm behind a convolution, and one behind a layer of which torchao has no pattern."""
+    x = torch.randn(4, 2, 4, 4, generator=torch.Generator().manual_seed(0))
+
+    def trained() -> tuple[str, dict[str, torch.Tensor]]:
+        torch.manual_seed(0)
+        layers = (nn.Conv2d(2, 4, 3, bias=False), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3))
+        model = nn.Sequential(*layers, nn.BatchNorm1d(3))
+        quantized = quantize_model(model, [(x,)], qat=True, train_fn=lambda m: m(x))
+        return str(quantized.graph), quantized.state_dict()
+
+    monkeypatch.delenv(VARIABLE, raising=False)
+    found = [trained(), trained()]
+    monkeypatch.setenv(VARIABLE, "norm_patterns")
+    graph, values = trained()
+    for other, tensors in found:
+        assert other == graph and tensors.keys() == values.keys()
+        assert all(torch.equal(tensors[name], value) for name, value in values.items())
 
 
 def test_a_shortcut_is_left_out_by_its_name(monkeypatch):

@@ -10,6 +10,7 @@ from torchao.quantization.pt2e import move_exported_model_to_eval, move_exported
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
 
 from openneutron.diagnostics import OpenNeutronError
+from openneutron.fast_export.norm_patterns import norm_patterns
 from openneutron.fx import op_name
 from openneutron.quantize.loop import calibrate_and_quantize, train_and_quantize
 from openneutron.quantize.quantizer import NeutronQuantizer
@@ -161,7 +162,6 @@ def train(model, x):
         optimizer.step()
 
 
-# torchao exports about two hundred patterns to find the batch norms of a trained model: half a minute.
 @pytest.mark.parametrize(
     ("exported_in_training", "per_channel"),
     [(True, False), pytest.param(False, True, marks=pytest.mark.slow)],  # a second training of every layer
@@ -170,7 +170,8 @@ def test_training_folds_every_batch_norm(exported_in_training, per_channel):
     model, x = randomize_norms(EveryNormedLayer()), torch.randn(4, 4, 8, 8)
     program = torch.export.export(model.train(exported_in_training), (x,))
     quantizer = NeutronQuantizer(is_qat=True, per_channel=per_channel)
-    prepared = prepare_qat_pt2e(program.module(check_guards=False), quantizer)
+    with norm_patterns():
+        prepared = prepare_qat_pt2e(program.module(check_guards=False), quantizer)
     move_exported_model_to_train(prepared)
     train(prepared, x)
     move_exported_model_to_eval(prepared)
@@ -180,7 +181,8 @@ def test_training_folds_every_batch_norm(exported_in_training, per_channel):
             if hasattr(module, "disable_observer"):
                 module.disable_observer()
         expected = prepared(x)
-    quantized = convert_pt2e(prepared)
+    with norm_patterns():
+        quantized = convert_pt2e(prepared)
     assert names(quantized).count(NORM) == 1, "only the one that follows no layer is left"
     for node in quantized.graph.nodes:
         if op_name(node).startswith(("aten.conv", "aten.linear")):

@@ -19,6 +19,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 from openneutron.diagnostics import fail
 from openneutron.environment.stopwatch import ACCURACY, TORCHAO, stage
 from openneutron.fast_export.counted_names import counted_names
+from openneutron.fast_export.norm_patterns import norm_patterns
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
 from openneutron.passes.canonical.constants import fold_quantized
 from openneutron.quantize.convert import convert_calibrated
@@ -91,7 +92,7 @@ def prepare_to_train(model: GraphModule | ExportedProgram, quantizer: Quantizer)
 
     `train()` and `eval()` work on it as on any module.
     """
-    with counted_names():
+    with counted_names(), norm_patterns():
         prepared = prepare_qat_pt2e(_module_of(model), quantizer)
     allow_exported_model_train_eval(prepared)
     move_exported_model_to_train(prepared)
@@ -103,7 +104,8 @@ def convert_trained(prepared: GraphModule, calibration_inputs: Iterable[tuple[An
     move_exported_model_to_eval(prepared)
     _observe(prepared, calibration_inputs)
     let_biases_fit(prepared)
-    return fold_quantized(convert_pt2e(prepared))
+    with norm_patterns():
+        return fold_quantized(convert_pt2e(prepared))
 
 
 def _module_of(model: GraphModule | ExportedProgram) -> GraphModule:
