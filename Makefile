@@ -34,10 +34,10 @@ demo: $(READY) ## compile the trained CifarNet, run it on the simulator, print a
 	$(BIN)/openneutron eval cifarnet -o out/cifarnet.pte
 
 test: $(READY) cross-tools ## the whole test suite; ROOM=compiler: the fast tests of one folder of tests/
-	$(PY) -m pytest -n 2 --durations=10 $(if $(ROOM),-m "not slow") $(PYTEST_ARGS) $(TESTS)
+	$(PY) -m pytest -n 2 --dist worksteal --durations=10 $(if $(ROOM),-m "not slow") $(PYTEST_ARGS) $(TESTS)
 
 test-fast: $(READY) ## the test suite without the slow tests
-	$(PY) -m pytest -n 2 -m "not slow" $(PYTEST_ARGS) $(TESTS)
+	$(PY) -m pytest -n 2 --dist worksteal -m "not slow" $(PYTEST_ARGS) $(TESTS)
 
 app: $(READY) ## an example of one use: make app NAME=anomaly
 	$(PY) -m examples.apps $(NAME) $(if $(SHORT),--short)

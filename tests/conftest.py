@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from openneutron.firmware.sources import CMSIS_NN, EXECUTORCH, source_place
+from tests.durations import Durations
 from tests.trained import SHARED
 
 # No deadline: the first example of a test pays for imports. Derandomized in CI, so that a red build is one
@@ -55,6 +56,26 @@ def gradients_stay_on() -> Iterator[None]:
     if torch is not None and not torch.is_grad_enabled():
         torch.set_grad_enabled(True)
         pytest.fail("gradients are switched off behind this test")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Durations are recorded in every run."""
+    config.pluginmanager.register(Durations())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each worker's share begins with its files of slow tests: those left to be shared at the end are quick.
+
+    `--dist worksteal` gives every worker an equal number of tests that follow each other.
+    """
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    shares: list[list[pytest.Item]] = [[] for _ in range(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)))]
+    for file in sorted(files, key=lambda file: file not in slow):
+        min(shares, key=len).extend(files[file])
+    items[:] = [item for share in shares for item in share]
 
 
 def pytest_report_header() -> str:

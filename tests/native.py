@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import platform
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from threading import get_ident
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNTIME = ROOT / "runtime"
@@ -65,24 +68,42 @@ def build(name: str, *flags: str, machine: str = "", extra: tuple[Path, ...] = (
     result = folder / name
     if result.exists():
         return result
-    folder.mkdir(parents=True, exist_ok=True)
-    objects = folder / f"objects-{os.getpid()}"
-    objects.mkdir(exist_ok=True)
     define = ("-DNEUTRON_VECTOR",) if machine else ()
     if machine == "x86" and not knows_avx_vnni():
         define += ("-DNEUTRON_NO_AVX_VNNI",)
     compiler = "aarch64-linux-gnu-gcc" if machine == "aarch64" else "gcc"
-    made = []
+    commands = []
     for source in sources:
-        made.append(objects / f"{source.parent.name}_{source.stem}.o")
         special = VECTOR_FLAGS.get(source.name, ())
         if "-DNEUTRON_VNNI_256" in flags and source.name == "avx_vnni.c":
             special = AVX512  # the same instruction, as this machine may have it
-        command = [compiler, *COMMON, *define, *flags, *special, "-c", source, "-o", made[-1]]
-        subprocess.run([str(c) for c in command], check=True)
-    part = folder / f"{name}.{os.getpid()}"
-    subprocess.run([compiler, *flags, *map(str, made), "-o", str(part)], check=True)
-    os.replace(part, result)
+        commands.append((compiler, *COMMON, *define, *flags, *special, "-c", str(source)))
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another worker may be at it
+        if not result.exists():
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                objects = list(pool.map(compile_object, commands))
+            part = folder / f"{name}.{os.getpid()}"
+            subprocess.run([compiler, *flags, *map(str, objects), "-o", str(part)], check=True)
+            os.replace(part, result)
+    return result
+
+
+def compile_object(command: tuple[str, ...]) -> Path:
+    """The object of a compiler's command: one for all builds in which the preprocessor leaves the same text.
+
+    Most files look at few of the definitions by which builds differ.
+    """
+    text = subprocess.run([*command[:-2], "-E", command[-1]], check=True, stdout=subprocess.PIPE).stdout
+    code_flags = [word for word in command if not word.startswith(("-D", "-I", "-pthread"))]
+    digest = hashlib.sha256(repr(code_flags).encode() + text).hexdigest()[:32]
+    result = ROOT / "build" / "tests" / "objects" / f"{digest}.o"
+    if not result.exists():
+        result.parent.mkdir(parents=True, exist_ok=True)
+        part = result.with_suffix(f".{os.getpid()}-{get_ident()}")
+        subprocess.run([*command, "-o", str(part)], check=True)
+        os.replace(part, result)
     return result
 
 

@@ -16,8 +16,6 @@ from tests.kernels import test_conv, test_move
 from tests.kernels.harness import Maker, program_of
 from tests.native import libraries
 
-LIBRARIES = libraries()
-
 
 def one_call(case) -> tuple[Program, bytes]:
     program, weights, _, _ = program_of([case(Maker(np.random.default_rng(0)))])
@@ -32,7 +30,7 @@ def changed(program: Program, **fields) -> bytes:
 
 
 def refuse(microcode: bytes, weights: bytes, word: str) -> None:
-    for library in LIBRARIES.values():
+    for library in libraries().values():
         with pytest.raises(OpenNeutronError) as raised:
             native.NativeModel(microcode, weights, library=library)
         assert word in raised.value.diagnostic.problem
@@ -59,7 +57,7 @@ def test_tables_are_checked_where_they_are_used():
         raw[1] = last
         data = raw.tobytes()
         program = Program((gather,), shape, shape, len(data), 0, weights_crc=zlib.crc32(data))
-        model = native.NativeModel(encode(program), data, library=LIBRARIES["portable"])
+        model = native.NativeModel(encode(program), data, library=libraries()["portable"])
         if good:
             np.testing.assert_array_equal(model.run([x])[0], x)
         else:
@@ -93,7 +91,7 @@ def test_an_average_of_millions_of_taps():
     pool = mc.AveragePool2D(*views, window, -128, 127)
     shapes = (descriptor("int8", (h, w)),), (descriptor("int8", (1, 1)),)
     microcode = encode(Program((pool,), *shapes, 0, 0))
-    for library in LIBRARIES.values():
+    for library in libraries().values():
         model = native.NativeModel(microcode, b"", library=library)
         assert model.run([np.full((h, w), -128, np.int8)])[0].item() == -128
 
