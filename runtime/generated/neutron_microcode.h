@@ -757,7 +757,7 @@ typedef struct {
 } NeutronCascadeParams;
 static_assert(sizeof(NeutronCascadeParams) == 8u, "layout of NeutronCascadeParams");
 
-/* Conv2D of one image whose channels are planes, `plane` bytes apart: a picture as PyTorch gives it.
+/* Conv2D of one image whose channels are planes, `plane` bytes apart: an image as PyTorch gives it.
  *
  * `weights` are packed in the order channel, row, column of the window.
  */
@@ -880,7 +880,7 @@ static_assert(sizeof(NeutronFullyConnectedRowsParams) == 80u, "layout of Neutron
 
 /* Order `planes` x `rows` runs of `length` bytes by rows instead of by planes, in place.
  *
- * Then all channels of a picture's row lie together, and are free together when nothing needs them any more.
+ * Then all channels of an image's row lie together, and are free together when nothing needs them any more.
  */
 typedef struct {
     NeutronRef data;

@@ -1,4 +1,4 @@
-/* CONV_2D_PLANAR: CONV_2D of one image whose channels are planes, as a picture comes from PyTorch.
+/* CONV_2D_PLANAR: CONV_2D of one image whose channels are planes, as an image comes from PyTorch.
  *
  * input    int8 [in_c][in_h][in_w]: planes at `plane` bytes, rows and pixels at the view's pitches, no rolling buffer
  * weights  out_c channels of in_c * kernel_h * kernel_w values in this order, packed (gemm.h)

@@ -360,7 +360,7 @@ CODES: dict[str, CodeInfo] = {
     ),
     "ON605": CodeInfo(
         "samples cannot be read",
-        "Calibration or input data are .npy or .npz arrays, or pictures, of the model's shape.",
+        "Calibration or input data are .npy or .npz arrays, or images, of the model's shape.",
     ),
     "ON606": CodeInfo(
         "no labelled data",

@@ -17,7 +17,7 @@ from openneutron.cli import main
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.inputs.samples import load_samples, load_sequences
 from openneutron.models.folders import load_folder
-from openneutron.models.pictures import DEFAULT
+from openneutron.models.preprocessing import DEFAULT
 
 EXAMPLE = (torch.zeros(1, 3, 8, 8),)
 

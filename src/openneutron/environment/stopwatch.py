@@ -44,7 +44,7 @@ class Seconds:
         return sum(seconds for name, seconds in self.spent.items() if name not in NOT_OURS)
 
     def enter(self, name: str) -> None:
-        """A stage begins; what goes on behind it pauses."""
+        """A stage begins; the enclosing stage is paused."""
         self._charge()
         self._open.append(name)
         self.spent.setdefault(name, 0.0)

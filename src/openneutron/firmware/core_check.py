@@ -76,8 +76,10 @@ def _calls(data: bytes) -> Iterator[_Call]:
             names = [argument.name for argument in target._schema.arguments]
             node = graph.call_function(target, tuple(arguments[: len(names)]))
             node.meta["val"] = arguments[len(names)].meta["val"]  # the output follows
-            mine = [a for a, n in zip(arguments, names, strict=False) if "scratch" in n or n == "kernel_sum"]
-            yield _Call(name, node, [0 if a is None else int(a.meta["val"].numel()) for a in mine])
+            buffers = [
+                a for a, n in zip(arguments, names, strict=False) if "scratch" in n or n == "kernel_sum"
+            ]
+            yield _Call(name, node, [0 if a is None else int(a.meta["val"].numel()) for a in buffers])
 
 
 def _name(target: Any) -> str:

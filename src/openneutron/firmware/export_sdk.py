@@ -127,8 +127,8 @@ def export_zephyr(firmware: WholeFirmware, folder: Path, sources: Sources) -> No
     groups = source_groups(firmware, sources)
     _write(folder / "zephyr/module.yml", fill_template("zephyr_module.yml"))
     _write(folder / "zephyr/Kconfig", fill_template("zephyr_Kconfig"))
-    mine = {"NEUTRON_FILES": groups.pop("NEUTRON_FILES")}
-    module = fill_template("zephyr_CMakeLists.txt", SOURCES=_sets(mine), KERNEL_SPEED=KERNEL_SPEED,
+    neutron_files = {"NEUTRON_FILES": groups.pop("NEUTRON_FILES")}
+    module = fill_template("zephyr_CMakeLists.txt", SOURCES=_sets(neutron_files), KERNEL_SPEED=KERNEL_SPEED,
                            TARGET=str(firmware.core.target))  # fmt: skip
     _write(folder / "zephyr/CMakeLists.txt", module)
     if program.delegates:

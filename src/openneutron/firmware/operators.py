@@ -113,27 +113,27 @@ def find_kernels(operators: Sequence[str], sources: Sources, *, portable: bool =
     for library in CPU_KERNELS if not portable else ():
         root = library.root(sources)
         functions = _functions(root / library.list)
-        mine = sorted(left & set(functions))
-        if mine:
-            fast |= set(mine)
+        provided = sorted(left & set(functions))
+        if provided:
+            fast |= set(provided)
             texts = {f: f.read_text() for f in sorted((root / library.folder).glob("adapt_*.cpp"))}
-            words = re.compile(rf"\b({'|'.join(functions[op] for op in mine)})\b")
+            words = re.compile(rf"\b({'|'.join(functions[op] for op in provided)})\b")
             ours += [file for file, text in texts.items() if words.search(text)]
-            folders.append((library.name, _generate(library, mine, sources)))
+            folders.append((library.name, _generate(library, provided, sources)))
     for library in LIBRARIES:
         functions = _functions(sources.executorch / library.list)
-        mine = sorted(left & set(functions))
-        left -= set(mine)
-        if not mine:
+        provided = sorted(left & set(functions))
+        left -= set(provided)
+        if not provided:
             continue
         texts = {f: f.read_text() for f in sorted((sources.executorch / library.folder).glob("op_*.cpp"))}
-        for op in mine:
+        for op in provided:
             source = _defining(functions[op], texts)
             if source is None:
                 missing.append(op)
             else:
                 files[source] = "cpu"
-        if registered := [op for op in mine if op not in fast]:
+        if registered := [op for op in provided if op not in fast]:
             folders.append((library.name, _generate(library, registered, sources)))
     if ours:
         ours = sorted({*ours, *(runtime_folder() / "cpu_kernels").glob("*.c")})

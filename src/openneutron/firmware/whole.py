@@ -232,14 +232,14 @@ def link_whole(
     source = runtime / "executorch/pools.c"
     headers = digest_of([folder / POOLS_HEADER, source.with_suffix(".h")])
     unit = Unit("application", "pools", source, (*WARNINGS, *C, SIZE), (source.parent, folder), headers)
-    mine = compile_units([unit], core)
+    pool_objects = compile_units([unit], core)
     image, linker_map = folder / f"{program.name}.elf", folder / f"{program.name}.map"
     link = ("-nostartfiles", "-Wl,--gc-sections", "-Wl,--no-warn-rwx-segments",
             "-Xlinker", f"-Map={linker_map.name}",  # not -Wl: a name may have a comma
             f"-Wl,--defsym=__stack_bytes={pools.stack}", f"-L{runtime}",
             "-T", runtime / core.script)  # fmt: skip
     tool = find_tool(f"{PREFIX}g++")
-    run_tool([tool, *core.flags, *link, *objects, *mine, "-lm", "-o", image.name], folder)
+    run_tool([tool, *core.flags, *link, *objects, *pool_objects, "-lm", "-o", image.name], folder)
     return WholeFirmware(
         program, core, given, given / image.name, read_map(linker_map), kernels, pools, objects
     )

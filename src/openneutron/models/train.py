@@ -25,7 +25,7 @@ from openneutron.models.weights import weights_path
 from openneutron.models.zoo import find_model
 
 EPOCHS, BATCH, RATE = 16, 32, 2e-3
-SHIFT = 1 / 16  # of the picture's width and height: what a digit may be moved by
+SHIFT = 1 / 16  # of the image's width and height: what a digit may be moved by
 TEXT_STEPS, TEXT_BATCH, TEXT_RATE = 2400, 8, 4e-3
 Progress = Callable[[float], None]  # told the part that is done, from 0 to 1
 
@@ -140,7 +140,7 @@ def accuracy(predict: Callable[[torch.Tensor], torch.Tensor], split: Split, batc
 
 
 def shifted(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Every picture moved a little, with -1 (paper) where it came from."""
+    """Every image moved a little, with -1 (paper) where it came from."""
     if images.ndim != 4:
         return images
     height, width = images.shape[2:]

@@ -107,7 +107,7 @@ def calibrate(
 def kept_back(samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
     """The samples to fit to, and those to judge by: every fourth, since data may be sorted.
 
-    If neighbours are alike, as parts of one picture or recording are, single samples from between those that
+    If neighbours are alike, as parts of one image or recording are, single samples from between those that
     are fitted to would not be unseen: then it is the second four of every 16. The last samples are always
     fitted to: they may have been added because others are unlike them.
     """
@@ -139,7 +139,7 @@ def _folded(
     judged = [judged for _, _, judged in folds]
     exact, found = (_joined([side for pair in judged for side in pair[i : i + 1]]) for i in (0, 1))
     figure = joined([refined.quality for _, refined, _ in folds if refined.quality is not None])
-    results = [replace(mine, kept=mine.method in helped[0] & helped[1]) for mine in folds[0][1].results]
+    results = [replace(result, kept=result.method in helped[0] & helped[1]) for result in folds[0][1].results]
     parts = part_errors(model, exact, found, samples[half:] + samples[:half])
     refined = replace(refined, quality=figure, results=results, folded=True, parts=parts)
     return model, _judging_all(refined, samples)

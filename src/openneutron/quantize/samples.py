@@ -15,7 +15,7 @@ from openneutron.diagnostics import fail
 KEPT = 64  # samples of a stream that are kept for the methods
 EXAMPLES = 4  # samples that a quantizer looks at before it is decided what is quantized
 KEPT_BYTES = 256 << 20
-_COLOURS = (1, 3, 4)  # channels of a picture
+_COLOURS = (1, 3, 4)  # channels of an image
 _LEAST_SIDE = 16
 _COMPARED = 8  # samples; fewer say nothing of neighbours
 _ALIKE = 0.75  # of the difference of others
@@ -102,7 +102,7 @@ def spread_over(samples: Sequence[tuple[Any, ...]], count: int) -> list[tuple[An
 
 
 def mirrored(samples: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Of samples that hold pictures, the same from right to left: more to fit to."""
+    """Of samples that hold images, the same from right to left: more to fit to."""
     return [
         tuple(value.flip(3) if _is_picture(value) else value for value in sample)
         for sample in samples

@@ -363,7 +363,7 @@ def _join_steps(whole: GraphModule) -> None:
     for node in list(whole.graph.nodes):
         if op_name(node) != QUANTIZE_TENSOR or op_name(node.args[0]) != DEQUANTIZE_TENSOR:
             continue
-        if (mine := _parameters(node)) is not None and mine == _parameters(node.args[0]):
+        if (parameters := _parameters(node)) is not None and parameters == _parameters(node.args[0]):
             node.replace_all_uses_with(node.args[0].args[0])
     whole.graph.eliminate_dead_code()
     whole.recompile()

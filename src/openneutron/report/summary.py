@@ -136,7 +136,7 @@ def _border_transposes(partition: Partition) -> list[int]:
 
 
 def _channels_last_helps(program: CompiledProgram) -> bool:
-    """Whether the program takes pictures in PyTorch's order; a LiteRT model says itself what it takes."""
+    """Whether the program takes images in PyTorch's order; a LiteRT model says itself what it takes."""
     if any(p.lowered.naive is p.lowered.graph for p in program.partitions):
         return False
     inputs = [s for m in program.info.methods.values() for s in m.inputs if s is not None]

@@ -75,8 +75,8 @@ def _method(plan, input_args) -> MethodSteps:  # type: ignore[no-untyped-def]
         elif kind == "KernelCall":
             op = plan.operators[call.op_index]
             outs = tensors(call.args[-1:])
-            mine = {t.number for t in outs}
-            ins = tuple(t for t in tensors(call.args) if t.number not in mine)
+            written = {t.number for t in outs}
+            ins = tuple(t for t in tensors(call.args) if t.number not in written)
             name = f"{op.name}.{op.overload}" if op.overload else op.name
             steps.append(ProgramStep(name, None, ins, outs))
     return MethodSteps(tensors(plan.inputs), tensors(plan.outputs), tuple(steps))

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from openneutron.inputs.source import add_model_options
-from openneutron.models.pictures import FITS
+from openneutron.models.preprocessing import FITS
 from openneutron.options import AIMS, CONVERTERS
 from openneutron.quantize.plan import HELP as ACCURACY
 from openneutron.recipes.recipe import ALIASES, NEUTRON, RECIPES
@@ -96,7 +96,7 @@ def _add_samples(add: Callable[..., None]) -> None:
         help="of a model that remembers: the samples follow one another (else each begins anew; a folder per "
         "sequence, or an array with sequences first and time second, says it by itself)",
     )
-    add("--mean", nargs="+", type=float, metavar="M", help="of pictures: (pixel * scale - mean) / std")
+    add("--mean", nargs="+", type=float, metavar="M", help="of images: (pixel * scale - mean) / std")
     add("--std", nargs="+", type=float, metavar="S", help="one, or one per channel")
     add(
         "--scale",
@@ -104,8 +104,8 @@ def _add_samples(add: Callable[..., None]) -> None:
         metavar="F",
         help="of pixels from 0 to 255 (default with --mean or --std: 1/255)",
     )
-    add("--fit", choices=FITS, help="how a picture gets the input's size (default: stretch)")
-    add("--preprocess", metavar="FILE.py:FUNCTION", help="makes an input of a PIL picture, instead of these")
+    add("--fit", choices=FITS, help="how an image gets the input's size (default: stretch)")
+    add("--preprocess", metavar="FILE.py:FUNCTION", help="makes an input of a PIL image, instead of these")
     add("--use_random_dataset", action="store_true", help="calibrate on random inputs")
 
 

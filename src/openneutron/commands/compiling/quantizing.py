@@ -23,8 +23,8 @@ from openneutron.inputs.samples import (
 from openneutron.inputs.source import Source, check_static, load_function
 from openneutron.models.data import Dataset, Split, as_frames, load_digits, load_stored
 from openneutron.models.folders import load_folder
-from openneutron.models.pictures import DEFAULT as DEFAULT_PICTURES
-from openneutron.models.pictures import STRETCH, Pictures
+from openneutron.models.preprocessing import DEFAULT as DEFAULT_PREPROCESSING
+from openneutron.models.preprocessing import STRETCH, Preprocessing
 from openneutron.quantize.plan import DEFAULT
 from openneutron.quantize.stateful import frames_of, is_stateful
 
@@ -103,7 +103,7 @@ def _train(args: argparse.Namespace, source: Source, samples: list[Sample], step
     from openneutron.pipeline import quantize_model
 
     assert source.module is not None
-    data = dataset_of(source, _given(args), pictures_of(args))
+    data = dataset_of(source, _given(args), preprocessing_of(args))
     if data is None:
         fail(
             "ON606",
@@ -143,22 +143,22 @@ def calibration_samples(args: argparse.Namespace, source: Source, steps: Steps) 
         fail("ON104", "option --sequence", "the model remembers nothing: its samples have no order",
              "Leave it out.")  # fmt: skip
     if args.calibration and stateful:
-        where, pictures = Path(args.calibration), pictures_of(args)
-        sequences = load_sequences(where, example, limit, pictures, getattr(args, "sequence", False))
+        where, preprocessing = Path(args.calibration), preprocessing_of(args)
+        sequences = load_sequences(where, example, limit, preprocessing, getattr(args, "sequence", False))
         frames = [frame for sequence in sequences for frame in sequence]
         for remark in remarks_on(frames):
             steps.note(remark)
         last = args.use_channels_last_dim_order
         return [[channels_last(f) if last else f for f in sequence] for sequence in sequences]  # type: ignore[misc]
     if args.calibration:
-        samples = load_samples(Path(args.calibration), example, limit, pictures_of(args))
+        samples = load_samples(Path(args.calibration), example, limit, preprocessing_of(args))
     elif source.calibration is not None and not args.use_random_dataset:
         if stateful:
             return [frames_of(sample) for _, sample in zip(range(limit), source.calibration, strict=False)]  # type: ignore[misc]
         samples = as_samples(source.calibration, limit)
     elif (
         not args.use_random_dataset
-        and (data := dataset_of(source, _given(args), pictures_of(args))) is not None
+        and (data := dataset_of(source, _given(args), preprocessing_of(args))) is not None
     ):
         samples = [frames_of_sample(sample, example) for sample in data.train.inputs[:limit]]  # type: ignore[misc]
     else:
@@ -185,8 +185,8 @@ def _remembers(source: Source) -> bool:
     return is_stateful(export_model(module, source.example_inputs))
 
 
-def pictures_of(args: argparse.Namespace) -> Pictures:
-    """How the options say that pictures become inputs; as they always did, if they say nothing."""
+def preprocessing_of(args: argparse.Namespace) -> Preprocessing:
+    """How the options say that images become inputs; as they always did, if they say nothing."""
     numbers = {name: getattr(args, name, None) for name in ("mean", "std", "scale")}
     given = {name: value for name, value in numbers.items() if value is not None}
     function = getattr(args, "preprocess", None)
@@ -197,20 +197,22 @@ def pictures_of(args: argparse.Namespace) -> Pictures:
         )
     if 0.0 in (given.get("std") or ()):
         fail("ON104", "option --std", "must not be zero")
-    chosen = Pictures(fit=getattr(args, "fit", None) or STRETCH)
+    chosen = Preprocessing(fit=getattr(args, "fit", None) or STRETCH)
     if given:
         chosen = replace(chosen, scale=given.get("scale", 1 / 255), mean=tuple(given.get("mean", (0.0,))),
                         std=tuple(given.get("std", (1.0,))))  # fmt: skip
     return replace(chosen, function=load_function(function)) if function else chosen
 
 
-def dataset_of(source: Source, given: str | None, pictures: Pictures = DEFAULT_PICTURES) -> Dataset | None:
-    """The labelled data the user gives, or those of a zoo classifier of small pictures."""
+def dataset_of(
+    source: Source, given: str | None, preprocessing: Preprocessing = DEFAULT_PREPROCESSING
+) -> Dataset | None:
+    """The labelled data the user gives, or those of a zoo classifier of small images."""
     if given is not None:
         shape = tuple(source.example_inputs[0].shape) if source.example_inputs else ()
         if given == "digits":
             return load_digits(shape)
-        return load_folder(Path(given), shape, pictures=pictures)
+        return load_folder(Path(given), shape, preprocessing=preprocessing)
     entry = source.entry
     if entry is None or len(entry.input_shapes) != 1:
         return None

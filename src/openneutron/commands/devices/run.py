@@ -1,6 +1,6 @@
 """Run a compiled program with ExecuTorch's runtime on the simulator; a .tflite is compiled on the way.
 
-Inputs are .npy, .npz or picture files, one --input per program input; without them the inputs are those that
+Inputs are .npy, .npz or image files, one --input per program input; without them the inputs are those that
 the program was compiled with, kept in its report (FILE.report.json), else random ones that it takes. Arrays
 with one more dimension in front are the frames of a sequence, for a program that remembers.
 With --board it runs on a board over a serial line, and every output is compared with the host's.
@@ -190,11 +190,11 @@ def read_inputs(
     for name in args.input:
         file = Path(name)
         if file.suffix.lower() in IMAGES:
-            from openneutron.models.pictures import DEFAULT
+            from openneutron.models.preprocessing import DEFAULT
 
             shape, dtype = specs[min(len(arrays), len(specs) - 1)]
             if dtype != "float32":
-                fail("ON605", name, f"a picture cannot be an input of type {dtype}", "Give an .npy file.")
+                fail("ON605", name, f"an image cannot be an input of type {dtype}", "Give an .npy file.")
             arrays.append(DEFAULT.read(file, shape))
         else:
             arrays += read_arrays(file)

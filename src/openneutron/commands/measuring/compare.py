@@ -187,12 +187,12 @@ def _samples(args: argparse.Namespace, source: Source, calibration: list[Any]) -
     """Inputs that calibration has not seen, where there are any: they show what it missed."""
     from pathlib import Path
 
-    from openneutron.commands.compiling.quantizing import channels_last, dataset_of, pictures_of
+    from openneutron.commands.compiling.quantizing import channels_last, dataset_of, preprocessing_of
     from openneutron.inputs.samples import load_samples
 
     if args.inputs:
         samples: list[Any] = load_samples(
-            Path(args.inputs), source.example_inputs, args.samples, pictures_of(args)
+            Path(args.inputs), source.example_inputs, args.samples, preprocessing_of(args)
         )
     elif not args.calibration and source.calibration is None and not args.use_random_dataset:
         data = dataset_of(source, None)

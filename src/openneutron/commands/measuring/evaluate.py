@@ -2,7 +2,7 @@
 
 Zoo classifiers are evaluated on the test split of scikit-learn's digits, which no training or calibration has
 seen. Other data: --data FILE.npz with the arrays `inputs` and `labels`, a CIFAR-10 folder
-(cifar-10-batches-py), a folder with MNIST's idx files, a folder of pictures with one subfolder per class, or
+(cifar-10-batches-py), a folder with MNIST's idx files, a folder of images with one subfolder per class, or
 the word `digits` for scikit-learn's digits in the shape the model takes. Of a model that remembers, a sample
 is a sequence (`inputs` has the time second), which begins anew and is judged by its last frame.
 """
@@ -109,10 +109,10 @@ def _on_board(
 
 
 def _split(args: argparse.Namespace, source: Source) -> Split:
-    from openneutron.commands.compiling.quantizing import dataset_of, pictures_of
+    from openneutron.commands.compiling.quantizing import dataset_of, preprocessing_of
     from openneutron.models.data import Split
 
-    data = dataset_of(source, args.data, pictures_of(args))
+    data = dataset_of(source, args.data, preprocessing_of(args))
     if data is None:
         fail(
             "ON606",

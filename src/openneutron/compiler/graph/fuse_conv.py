@@ -1,4 +1,4 @@
-"""Fusion into convolutions and pools: padding, groups, pictures in planes. Exact, as all of `fuse`."""
+"""Fusion into convolutions and pools: padding, groups, images in planes. Exact, as all of `fuse`."""
 
 from __future__ import annotations
 
@@ -176,9 +176,9 @@ def _takes_planes(op: Op, source: Tensor) -> bool:
 
 @rule(PLANAR)
 def interleave_planes(g: Rewriter, op: Op) -> bool:
-    """Pictures that only convolutions of planes read are ordered by rows first, which needs no memory.
+    """Images that only convolutions of planes read are ordered by rows first, which needs no memory.
 
-    Exact: only the addresses of the taps change. Worth it where rows of the picture should die as a whole.
+    Exact: only the addresses of the taps change. Worth it where rows of the image should die as a whole.
     """
     source, readers = op.operand(0), g.readers(op.operand(0))
     n, channels, height, width = source.shape

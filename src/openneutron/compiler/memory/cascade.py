@@ -235,7 +235,7 @@ def overlapping(lives: Lives, wave: Wave, first: int, last: int) -> tuple[int, i
     if wave.stages[0].scattered or not starts_own_buffer(lives, out, last):
         return None
     best: tuple[int, int, int] | None = None
-    # What is read as a whole; of a picture in planes rows die too.
+    # What is read as a whole; of an image in planes rows die too.
     whole = {maps.number[t] for s in wave.stages for t in s.whole if all(t is not r.tensor for r in s.reads)}
     for source, readers in wave.readers.items():
         if source in wave.makers or source in whole or not maps.rows[source]:

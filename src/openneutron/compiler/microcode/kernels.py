@@ -170,7 +170,7 @@ class Fill(Params):
 class Weave(Params):
     """Order `planes` x `rows` runs of `length` bytes by rows instead of by planes, in place.
 
-    Then all channels of a picture's row lie together, and are free together when nothing needs them any more.
+    Then all channels of an image's row lie together, and are free together when nothing needs them any more.
     """
 
     kernel = Kernel.WEAVE
@@ -297,7 +297,7 @@ class Conv2DPointwise(Convolution):
 
 @dataclass(frozen=True)
 class Conv2DPlanar(WindowForm):
-    """Conv2D of one image whose channels are planes, `plane` bytes apart: a picture as PyTorch gives it.
+    """Conv2D of one image whose channels are planes, `plane` bytes apart: an image as PyTorch gives it.
 
     `weights` are packed in the order channel, row, column of the window.
     """

@@ -28,7 +28,7 @@ def _resize(call: Call) -> Tensor:
     if not all(0 <= size <= _LONGEST for size in sizes):
         raise Unsupported(
             f"its result would have the dimensions {sizes}",
-            f"Up to {_LONGEST} each are read: no such picture fits the chip; the file may be damaged.",
+            f"Up to {_LONGEST} each are read: no such image fits the chip; the file may be damaged.",
             "ON907",
         )
     coordinates = (

@@ -84,7 +84,7 @@ def _resampled(model: GraphModule, node: Node) -> Node | None:
 
 
 def _sampled(model: GraphModule, node: Node) -> Node | None:
-    """A picture read at constant places, between pixels too: each result is a sum of some pixels."""
+    """An image read at constant places, between pixels too: each result is a sum of some pixels."""
     args = bind_args(node)
     source, grid = cast(Node, args["input"]), constant(model, args["grid"])
     sizes, results = (list(cast(Tensor, tensor_of(n)).shape) for n in (source, node))

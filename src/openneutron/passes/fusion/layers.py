@@ -85,7 +85,7 @@ _SPATIAL: dict[Any, int] = {
 
 
 def add_batch_dimension(model: GraphModule) -> bool:
-    """Give a convolution of one picture without a batch dimension a batch of one."""
+    """Give a convolution of one image without a batch dimension a batch of one."""
     changed = False
     for node in list(model.graph.nodes):
         dims = _SPATIAL.get(node.target)

@@ -155,6 +155,6 @@ class JudgedModel:
 
 
 def _with_mirrored(samples: Sequence[Sample], room: int) -> list[Sample]:
-    """So many samples, and where there is room those that pictures mirrored make."""
+    """So many samples, and where there is room those that images mirrored make."""
     some = spread_over(samples, room)
     return some + spread_over(mirrored(some), room - len(some))

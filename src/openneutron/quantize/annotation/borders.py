@@ -4,7 +4,7 @@ A detector that returns boxes in pixels and scores below 1 as one tensor would h
 score would be left. The concatenation, and what lays it out anew, goes behind the dequantize step: each part
 keeps its own scale. The same of an input that holds several things, which are read by slices.
 
-An input keeps the whole range that was seen: black and white are what a picture has most of, and other
+An input keeps the whole range that was seen: black and white are what an image has most of, and other
 samples are no nearer to the middle. So does an output with the shape of an input, which is likely a state
 that is fed back: there clipping adds up over time.
 """

@@ -86,10 +86,10 @@ class _Grower:
 
     def _joins(self, node: Node, user: Node, group: set[Node]) -> bool:
         """Whether what reads a member belongs to the group."""
-        real, mine = self.real(user), self.real(node)
-        if real is None or mine is None or not is_float(user):
+        real, member = self.real(user), self.real(node)
+        if real is None or member is None or not is_float(user):
             return real is not None and not is_float(user)
-        if mine.function and any(n in group for n in node.all_input_nodes):
+        if member.function and any(n in group for n in node.all_input_nodes):
             return False  # a function of a float value is the last of its island
         if self.is_wide(node, group):
             return not real.function or (real.monotone and all(n is node for n in user.all_input_nodes))

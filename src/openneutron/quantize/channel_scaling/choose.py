@@ -52,14 +52,14 @@ def equalized(
     ways = [_ABSORB, _SCALE, _SCALE_BY_WEIGHTS] + [_TRADE] * (thorough and bool(channels.clamps))
     for way in ways if channels.outputs else ():
         trial = copied(start)
-        mine = known.of(trial)
-        count = trade_clamps(trial, mine.tops) if way == _TRADE else 0
+        extremes = known.of(trial)
+        count = trade_clamps(trial, extremes.tops) if way == _TRADE else 0
         if way == _TRADE and not count:
             continue
         done = _NOTHING
         if way != _ABSORB:
-            done = equalize(trial, mine.tops if way != _SCALE_BY_WEIGHTS else None)
-        moved = absorb(trial, *mine.scaled(trial, done))
+            done = equalize(trial, extremes.tops if way != _SCALE_BY_WEIGHTS else None)
+        moved = absorb(trial, *extremes.scaled(trial, done))
         if not done.channels and not moved:
             continue
         observe(trial, few)

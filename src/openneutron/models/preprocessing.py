@@ -1,4 +1,4 @@
-"""From a picture file to a model's input: how it is fitted, and the model's own normalisation."""
+"""From an image file to a model's input: how it is fitted, and the model's own normalisation."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _GREY = 114  # of the bars a letterbox has, as detectors are trained with
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """How pictures become inputs: (pixel * scale - mean) / std, pixels from 0 to 255, or a function."""
+class Preprocessing:
+    """How images become inputs: (pixel * scale - mean) / std, pixels from 0 to 255, or a function."""
 
     fit: str = STRETCH
     scale: float = 1 / 255
@@ -29,21 +29,21 @@ class Pictures:
     function: Callable[[Any], Any] | None = None
 
     def read(self, file: Path, shape: tuple[int, ...]) -> np.ndarray:
-        """A picture as a (1, C, H, W) input."""
+        """An image as a (1, C, H, W) input."""
         from PIL import Image, UnidentifiedImageError
 
         if self.function is None and (len(shape) != 4 or shape[1] not in (1, 3)):
             hint = "Use .npy files, or --preprocess FILE.py:FUNCTION."
-            fail("ON605", str(file), f"a picture cannot be an input of shape {list(shape)}", hint)
+            fail("ON605", str(file), f"an image cannot be an input of shape {list(shape)}", hint)
         colours = "L" if self.function is None and shape[1] == 1 else "RGB"
         data = io.BytesIO(read_file(file, "ON605"))
         try:
             with Image.open(data) as opened:
                 image = opened.convert(colours)
         except UnidentifiedImageError:  # its message names the buffer
-            fail("ON605", str(file), "is not a picture", "Check the file.")
-        except Exception as error:  # a hostile picture fails in as many ways as there are decoders
-            fail("ON605", str(file), f"is not a readable picture: {error}", "Check the file.")
+            fail("ON605", str(file), "is not an image", "Check the file.")
+        except Exception as error:  # a hostile image fails in as many ways as there are decoders
+            fail("ON605", str(file), f"is not a readable image: {error}", "Check the file.")
         if self.function is not None:
             return self._made(file, image, shape)
         pixels = np.asarray(self._fitted(image, shape[3], shape[2]), np.float32)
@@ -71,7 +71,7 @@ class Pictures:
     def _each(self, name: str, channels: int) -> np.ndarray:
         values = getattr(self, name)
         if len(values) not in (1, channels):
-            problem = f"has {len(values)} values, the model's pictures have {channels} channels"
+            problem = f"has {len(values)} values, the model's images have {channels} channels"
             fail("ON104", f"option --{name}", problem, "Give one, or one per channel.")
         return np.array(values, np.float32)
 
@@ -82,7 +82,7 @@ class Pictures:
         except Exception as error:
             line = (str(error).strip().splitlines() or ["no message"])[0]
             fail("ON604", f"{file}", f"the preprocess function raised {type(error).__name__}: {line}",
-                 "It is called with a PIL picture and returns an array of the input's shape.")  # fmt: skip
+                 "It is called with a PIL image and returns an array of the input's shape.")  # fmt: skip
         if found.shape == shape[1:]:
             found = found[None]
         if found.shape != shape:
@@ -91,4 +91,4 @@ class Pictures:
         return np.ascontiguousarray(found)
 
 
-DEFAULT = Pictures()  # values from -1 to 1
+DEFAULT = Preprocessing()  # values from -1 to 1

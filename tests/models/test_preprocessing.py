@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from openneutron.diagnostics import OpenNeutronError
-from openneutron.models.pictures import CROP, LETTERBOX, STRETCH, Pictures
+from openneutron.models.preprocessing import CROP, LETTERBOX, STRETCH, Preprocessing
 
 SHAPE = (1, 3, 4, 4)
 
@@ -22,30 +22,30 @@ def wide(tmp_path):
 
 
 def test_fitting(wide):
-    plain = Pictures(scale=1.0, mean=(0.0,), std=(1.0,))
+    plain = Preprocessing(scale=1.0, mean=(0.0,), std=(1.0,))
     stretched = plain.read(wide, SHAPE)
     assert stretched.shape == SHAPE and stretched[0, 0, 0, 0] < 60 and stretched[0, 0, 0, 1] > 190
-    cropped = Pictures(CROP, 1.0, (0.0,), (1.0,)).read(wide, SHAPE)
+    cropped = Preprocessing(CROP, 1.0, (0.0,), (1.0,)).read(wide, SHAPE)
     assert cropped.min() > 190  # the middle half is white
-    boxed = Pictures(LETTERBOX, 1.0, (0.0,), (1.0,)).read(wide, SHAPE)
+    boxed = Preprocessing(LETTERBOX, 1.0, (0.0,), (1.0,)).read(wide, SHAPE)
     assert (boxed[0, :, 0] == 114).all() and boxed[0, 0, 1, 1] > 190
 
 
 def test_normalisation_is_the_models(wide):
-    found = Pictures(STRETCH, 1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)).read(wide, SHAPE)
-    raw = Pictures(STRETCH, 1.0, (0.0,), (1.0,)).read(wide, SHAPE) / 255
+    found = Preprocessing(STRETCH, 1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)).read(wide, SHAPE)
+    raw = Preprocessing(STRETCH, 1.0, (0.0,), (1.0,)).read(wide, SHAPE) / 255
     mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
     wanted = (raw - mean[:, None, None]) / std[:, None, None]
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
-    assert Pictures().read(wide, SHAPE).min() >= -1 and Pictures().read(wide, SHAPE).max() <= 1
+    assert Preprocessing().read(wide, SHAPE).min() >= -1 and Preprocessing().read(wide, SHAPE).max() <= 1
     with pytest.raises(OpenNeutronError, match="--mean: has 2 values"):
-        Pictures(mean=(1.0, 2.0)).read(wide, SHAPE)
+        Preprocessing(mean=(1.0, 2.0)).read(wide, SHAPE)
 
 
 def test_a_function_makes_the_input(wide):
-    made = Pictures(function=lambda image: np.full((3, 4, 4), image.width)).read(wide, SHAPE)
+    made = Preprocessing(function=lambda image: np.full((3, 4, 4), image.width)).read(wide, SHAPE)
     assert made.shape == SHAPE and (made == 16).all()
     with pytest.raises(OpenNeutronError, match=r"returned the shape \[2\]"):
-        Pictures(function=lambda image: np.zeros(2)).read(wide, SHAPE)
+        Preprocessing(function=lambda image: np.zeros(2)).read(wide, SHAPE)
     with pytest.raises(OpenNeutronError, match="raised ZeroDivisionError"):
-        Pictures(function=lambda image: 1 / 0).read(wide, SHAPE)
+        Preprocessing(function=lambda image: 1 / 0).read(wide, SHAPE)
