@@ -136,6 +136,7 @@ cross-tools:
 	  get firmware gcc-arm-none-eabi libnewlib-arm-none-eabi libstdc++-arm-none-eabi-newlib qemu-system-arm; fi; \
 	if ! command -v qemu-aarch64 >/dev/null || [ "$$(aarch64-linux-gnu-gcc -print-file-name=libc.a 2>/dev/null || echo libc.a)" = libc.a ]; then \
 	  get AArch64 gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user; fi; \
+	if ! command -v espeak-ng >/dev/null; then get speech espeak-ng; fi; \
 	if ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null; then get browser chromium; fi; \
 	if [ "$$(uname -m)" = x86_64 ] && ! echo 'int main(void){return 0;}' | gcc -m32 -x c - -o /dev/null 2>/dev/null; then \
 	  get 32-bit gcc-$$(gcc -dumpversion | cut -d. -f1)-multilib; fi

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import numpy as np
@@ -52,11 +53,17 @@ class Figures:
     minutes: float | None = None  # of one core, from the start to the picture
 
 
+PROGRAMS = {"espeak-ng": "apt install espeak-ng"}  # that some examples need beside packages
+
+
 def missing(needs: Sequence[str]) -> str:
-    """What to do if packages that an example reads its network from are not installed; else nothing."""
-    if gone := [name for name in needs if find_spec(name) is None]:
-        return f"it needs {', '.join(gone)}: pip install 'openneutron[apps]', or make setup in a clone"
-    return ""
+    """What to do if packages or programs that an example needs are not installed; else nothing."""
+    gone = [name for name in needs if name not in PROGRAMS and find_spec(name) is None]
+    said = [f"it needs {', '.join(gone)}: pip install 'openneutron[apps]', or make setup in a clone"] * bool(
+        gone
+    )
+    said += [f"it needs {n}: {PROGRAMS[n]}" for n in needs if n in PROGRAMS and which(n) is None]
+    return "; ".join(said)
 
 
 def compiled(name: str, module: torch.nn.Module, calibration: Sequence[Any], **more: Any) -> CompiledProgram:

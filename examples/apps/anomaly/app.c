@@ -4,7 +4,7 @@
 #include "application.h"
 #include "sound.h"
 
-enum { CLIP = 32000, FRAMES = 5, VALUES = FRAMES * SOUND_BANDS };
+enum { CLIP = 32000, WINDOW = 1024, HOP = 512, BANDS = 128, FRAMES = 5, VALUES = FRAMES * BANDS };
 
 static int16_t clip[CLIP];
 static float frames[VALUES]; /* the last five, oldest first */
@@ -14,16 +14,16 @@ bool application(void) {
     const int32_t from = semihosting_open("sounds.bin", SEMIHOSTING_READ);
     const int32_t to = semihosting_open("scores.out", SEMIHOSTING_WRITE);
     uint32_t bytes;
-    sound_prepare();
+    sound_prepare((SoundShape){.window = WINDOW, .bands = BANDS, .low = 0.0, .high = 8000.0});
     while (semihosting_read(from, clip, sizeof clip)) {
         float error = 0.0f;
         int count = 0;
-        for (int at = 0; at + SOUND_WINDOW <= CLIP; at += SOUND_HOP) {
-            float *const newest = frames + VALUES - SOUND_BANDS;
-            memmove(frames, frames + SOUND_BANDS, sizeof frames - SOUND_BANDS * sizeof *frames);
-            sound_log_mel(clip + at, newest);
-            for (int i = 0; i < SOUND_BANDS; ++i) newest[i] = (newest[i] + 50.0f) / 20.0f;
-            if (at < (FRAMES - 1) * SOUND_HOP) continue;
+        for (int at = 0; at + WINDOW <= CLIP; at += HOP) {
+            float *const newest = frames + VALUES - BANDS;
+            memmove(frames, frames + BANDS, sizeof frames - BANDS * sizeof *frames);
+            sound_mel(clip + at, newest);
+            for (int i = 0; i < BANDS; ++i) newest[i] = (sound_decibels(newest[i]) + 50.0f) / 20.0f;
+            if (at < (FRAMES - 1) * HOP) continue;
             memcpy(method_input(net, 0, &bytes), frames, sizeof frames);
             if (bytes != sizeof frames || !method_run(net)) return false;
             const float *const found = method_output(net, 0, &bytes);

@@ -14,12 +14,13 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from examples.apps.frame import LIB, Figures, chip_note, compiled, cost_of, on_chip, runner, save_picture
 from examples.apps.lib.draw import BLUE, INK, ORANGE, RED, Sheet
-from examples.apps.lib.sound import RATE, log_mel
+from examples.apps.lib.sound import RATE, Shape, log_mel
 from openneutron.models.autoencoder import DeepAutoencoder
 
 NEEDS: tuple[str, ...] = ()
 FAULTS = ("bearing", "whistle", "rubbing", "imbalance")
 SECONDS, FRAMES = 2, 5
+SHAPE = Shape()  # app.c has the same
 MIDDLE, SPREAD = -50.0, 20.0  # of decibels, to about -2 to 2; app.c has the same
 
 
@@ -59,7 +60,7 @@ def _filtered(noise: np.ndarray, peaks: list[tuple[float, float]]) -> np.ndarray
 
 def vectors(samples: np.ndarray) -> np.ndarray:
     """What the network reads: five frames of bands at a time, (N, 640)."""
-    bands = (log_mel(samples) - MIDDLE) / SPREAD
+    bands = (log_mel(samples, SHAPE) - MIDDLE) / SPREAD
     return np.concatenate([bands[i : len(bands) - FRAMES + 1 + i] for i in range(FRAMES)], 1)
 
 
@@ -136,7 +137,7 @@ def picture(clips: list, errors: dict, scores: dict, auc: dict, sick: np.ndarray
         x = 20 + column * 320
         box = (x, 40, x + 300, 240)
         sheet.frame(box, title)
-        sheet.map(box, log_mel(clips[number][1]).T, -70, 0)
+        sheet.map(box, log_mel(clips[number][1], SHAPE).T, -70, 0)
         chart = (x, 290, x + 300, 430)
         sheet.frame(chart, "error of the reconstruction")
         for name, ink in (("float", BLUE), ("int8", ORANGE)):
