@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from openneutron.diagnostics import OpenNeutronError
-from openneutron.estimate.cpu_cost import Operator, cpu_work
+from openneutron.estimate.cpu_cost import Operator, are_floats, cpu_work
 from openneutron.firmware.cores import DEFAULT
 from openneutron.firmware.sources import find_sources
 from openneutron.firmware.whole import build_whole, read_whole_program
@@ -152,7 +152,7 @@ def count(what: str, *, portable: bool = False) -> list[Count]:
         if call.delegate is not None:
             continue
         shapes = tuple(t.spec.shape for t in call.inputs)
-        is_float = all(t.spec.dtype == "float32" for t in (*call.inputs, *call.outputs[:1]))
+        is_float = are_floats(t.spec.dtype for t in (*call.inputs, *call.outputs[:1]))
         shape = call.outputs[0].spec.shape if call.outputs else ()
         op = Operator(step.operator, shapes, shape, is_float=is_float)
         if not op.is_view and (portable or op.fast):

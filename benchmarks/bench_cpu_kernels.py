@@ -22,8 +22,8 @@ from openneutron.firmware.sources import find_sources
 from tests.cpu_kernels.calls import RANGES, M, Q
 from tests.cpu_kernels.compare import TYPES, Call, build, out, run
 
-# Where CMSIS-NN's vectors, or its kernel for few elements, stay.
-KEPT_FOR_VECTORS = ("quantize, cortex_m", "dequantize, cortex_m", "int8 add", "int8 mul")
+# Where CMSIS-NN's vectors, its kernel for few elements, or double precision in the FPU stay.
+KEPT = ("gelu", "quantize, cortex_m", "dequantize, cortex_m", "int8 add", "int8 mul")
 Row = tuple[str, list[Call]]
 SIZES = (64, 512, 4096)
 LAST = (0, 2, 3, 1)
@@ -31,7 +31,8 @@ LAST = (0, 2, 3, 1)
 AIMS = {"transposed": 5, "quantize": 10, "dequantize": 8, "broadcast": 20, "softmax": 60, "log_softmax": 60,
         "permute": 6, "transpose": 6, "expand": 6, "to channels last": 6, "mm": 5, "bmm": 5, "addmm": 5,
         "convolution": 5, "pointwise": 5, "depthwise": 5, "add": 12, "sub": 12, "mul": 12, "div": 12,
-        "minimum": 12, "maximum": 12, "relu": 12, "clamp": 12, "int8 softmax": 60, "int8": 12, "slice": 6,
+        "minimum": 12, "maximum": 12, "relu": 12, "clamp": 12, "rsqrt": 12,
+        "reciprocal": 12, "where": 12, "flip": 6, "int8 softmax": 60, "int8": 12, "slice": 6,
         "select": 6, "cat": 6}  # fmt: skip
 
 
@@ -74,8 +75,16 @@ def rows() -> Iterator[tuple[str, list[Call]]]:
         alpha = (1,) if name == "add" else ()
         operator = f"aten::{name}.Scalar_out"
         yield f"{name} a number", [Call(operator, (values(n), 2.5, *alpha, out((n,))), n) for n in SIZES]
-    for name in ("relu", "abs", "neg", "sqrt", "exp", "tanh", "sigmoid"):
+    yield sized("compare", "aten::lt.Tensor_out", lambda n: (values(n), values(n), out((n,), "bool")))
+    yield sized("compare with a number", "aten::gt.Scalar_out", lambda n: (values(n), 0.5, out((n,), "bool")))
+    yield sized("where", "aten::where.self_out",
+                lambda n: (values(n) > 0, values(n), values(n), out((n,))))  # fmt: skip
+    yield sized("broadcast where", "aten::where.self_out",
+                lambda n: (values(1, n // 32) > 0, values(1, 1), values(32, n // 32),
+                           out((32, n // 32))))  # fmt: skip
+    for name in ("relu", "abs", "neg", "sqrt", "rsqrt", "reciprocal", "exp", "tanh", "sigmoid"):
         yield name, [Call(f"aten::{name}.out", (abs(values(n)), out((n,))), n) for n in SIZES]
+    yield sized("gelu", "aten::gelu.out", lambda n: (values(n), "none", out((n,))))
     yield sized("clamp", "aten::clamp.out", lambda n: (values(n), -1.0, 1.0, out((n,))))
     yield sized("permute", "aten::permute_copy.out",
                 lambda n: (values(2, 8, n // 16), [0, 2, 1], out((2, n // 16, 8))))  # fmt: skip
@@ -86,6 +95,7 @@ def rows() -> Iterator[tuple[str, list[Call]]]:
     yield sized("to channels last", "dim_order_ops::_to_dim_order_copy.out",
                 lambda n: (values(1, 4, 4, n // 16), False, list(LAST),
                            out((1, 4, 4, n // 16), order=LAST)))  # fmt: skip
+    yield sized("flip", "aten::flip.out", lambda n: (values(8, n // 8), [1], out((8, n // 8))))
     yield sized("sum of rows", "aten::sum.IntList_out",
                 lambda n: (values(8, n // 8), [1], False, None, out((8,))))  # fmt: skip
     yield sized("mean of pixels", "aten::mean.out",
@@ -119,6 +129,14 @@ def rows() -> Iterator[tuple[str, list[Call]]]:
             work = c * side * side * each * kernel * kernel
             calls.append(Call("aten::convolution.out", arguments, work))
         yield name, calls
+    for name, corners in (("nearest", ()), ("bilinear", (False,))):
+        images = [((1, c, side, side), (1, c, 2 * side, 2 * side)) for c, side in ((1, 4), (8, 4), (16, 8))]
+        operator = f"aten::upsample_{name}2d.vec_out"
+        yield (
+            f"upsample {name}",
+            [Call(operator, (values(*a), list(b[2:]), *corners, None, out(b)), int(np.prod(b)))
+             for a, b in images],
+        )  # fmt: skip
     calls, pools = [], {"average pool": [], "max pool": []}
     for c, side in ((4, 8), (8, 12), (16, 16)):
         image, twice, half = (1, c, side, side), (1, c, 2 * side, 2 * side), (1, c, side // 2, side // 2)
@@ -153,7 +171,7 @@ def _int8(rng: np.random.Generator) -> Iterator[Row]:
     def values(*shape: int) -> np.ndarray:
         return rng.integers(-128, 128, shape).astype("int8")
 
-    rows: dict[str, list[Call]] = {name: [] for name in (*KEPT_FOR_VECTORS, "int8 softmax")}
+    rows: dict[str, list[Call]] = {name: [] for name in (*KEPT[1:], "int8 softmax")}
     half = (2**30, 0)
     for n in SIZES:
         add = (values(n), 3, *half, values(n), -5, *half, 0, 2**30, -18, -128, 127, out((n,), "int8"))
@@ -190,7 +208,7 @@ def main() -> int:
             line = f"{name:<24}"
             for core, image in images.items():
                 found = run(image, calls, Path(folder), core)
-                left = 0 if name in KEPT_FOR_VECTORS else sum(o.fell_back for o in found)
+                left = 0 if name in KEPT else sum(o.fell_back for o in found)
                 wrong += sum(o.what != "equal" for o in found) + left
                 for width, which in ((26, "portable"), (20, "ours")):
                     each = (getattr(o, which) / c.work for o, c in zip(found, calls, strict=True))

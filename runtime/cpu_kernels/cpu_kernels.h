@@ -15,40 +15,52 @@ extern "C" {
 /* round(in * inverse) + zero, not below `low`, then not above `high`. `inverse` is 1.0f / scale; |zero| <= 2^21. What is too
  * large for an int32 is converted to an int64, or (narrow) to an int32 before the zero point is added. */
 #define CPU_ZERO_LIMIT (1 << 21)
-void cpu_quantize_s8(const float *in, int8_t *out, size_t count, float inverse, int32_t zero, int32_t low, int32_t high,
-                     bool narrow);
+void cpu_quantize_s8(const float *in, int8_t *out, size_t count, float inverse, int32_t zero, int32_t low,
+                     int32_t high);
 void cpu_quantize_u8(const float *in, uint8_t *out, size_t count, float inverse, int32_t zero, int32_t low,
-                     int32_t high, bool narrow);
+                     int32_t high);
 void cpu_quantize_s16(const float *in, int16_t *out, size_t count, float inverse, int32_t zero, int32_t low,
-                      int32_t high, bool narrow);
+                      int32_t high);
+void cpu_quantize_narrow_s8(const float *in, int8_t *out, size_t count, float inverse, int32_t zero, int32_t low,
+                            int32_t high);
+void cpu_quantize_narrow_s16(const float *in, int16_t *out, size_t count, float inverse, int32_t zero, int32_t low,
+                             int32_t high);
 
 /* (in - zero) * scale. */
 void cpu_dequantize_s8(const int8_t *in, float *out, size_t count, float scale, int32_t zero);
 void cpu_dequantize_u8(const uint8_t *in, float *out, size_t count, float scale, int32_t zero);
 void cpu_dequantize_s16(const int16_t *in, float *out, size_t count, float scale, int32_t zero);
 
-/* Dimensions from the outermost to the innermost, with the steps of two tensors in elements; those that lie one behind
- * the other in both are one. The third tensor, that is written, has no gaps and the order of the walk. */
+/* Dimensions from the outermost to the innermost, with the steps of up to three tensors in elements; those that lie one
+ * behind the other in all are one. The tensor that is written has no gaps and the order of the walk. */
 #define CPU_RANK 16
+#define CPU_READ 3
 typedef struct {
-    size_t rank, size[CPU_RANK], step[2][CPU_RANK];
+    size_t rank, size[CPU_RANK], step[CPU_READ][CPU_RANK];
 } CpuWalk;
-void cpu_walk_add(CpuWalk *walk, size_t size, size_t first_step, size_t second_step);
+void cpu_walk_add(CpuWalk *walk, size_t size, size_t first_step, size_t second_step, size_t third_step);
 /* Goes on to the next row, that is the next index of all but the `inner` last dimensions; false after the last. */
-bool cpu_walk_next(const CpuWalk *walk, size_t inner, size_t index[CPU_RANK], size_t at[2]);
+bool cpu_walk_next(const CpuWalk *walk, size_t inner, size_t index[CPU_RANK], size_t at[CPU_READ]);
 
-/* out[i] = a[i * a_step] op (alpha * b[i * b_step]); only add and sub know alpha. */
-typedef void CpuBinary(const float *a, size_t a_step, const float *b, size_t b_step, float *out, size_t count,
+/* out[i] = a[i * a_step] op (alpha * b[i * b_step]), floats; comparisons write bools. Only add and sub know alpha. */
+typedef void CpuBinary(const float *a, size_t a_step, const float *b, size_t b_step, void *out, size_t count,
                        float alpha);
 CpuBinary cpu_add, cpu_sub, cpu_mul, cpu_div, cpu_minimum, cpu_maximum;
-void cpu_broadcast(CpuBinary *row, const CpuWalk *walk, const float *a, const float *b, float *out, float alpha);
+CpuBinary cpu_eq, cpu_ne, cpu_lt, cpu_le, cpu_gt, cpu_ge;
+void cpu_broadcast(CpuBinary *row, const CpuWalk *walk, const float *a, const float *b, void *out, size_t out_bytes,
+                   float alpha);
+/* The value of `a` where the condition holds, of `b` elsewhere; the walk's steps are of the condition, a, b. */
+void cpu_where(const CpuWalk *walk, const bool *condition, const float *a, const float *b, float *out);
 
 typedef void CpuUnary(const float *in, float *out, size_t count);
-CpuUnary cpu_relu, cpu_abs, cpu_neg, cpu_sqrt, cpu_exp, cpu_tanh, cpu_sigmoid;
+CpuUnary cpu_relu, cpu_abs, cpu_neg, cpu_sqrt, cpu_rsqrt, cpu_reciprocal, cpu_exp, cpu_tanh, cpu_sigmoid;
+/* 0.5 * x * (1 + erf(x / sqrt(2))). Returns how many it computed: it stops before a value that it cannot tell. */
+size_t cpu_gelu(const float *in, float *out, size_t count);
 /* Not below low, then not above high; neither is NaN. */
 void cpu_clamp(const float *in, float *out, size_t count, float low, float high);
 
-/* Elements of 1, 2, 4 or 8 bytes, wherever they lie, one behind the other; the walk's first steps are the input's. */
+/* Elements of 1, 2, 4 or 8 bytes, wherever they lie, one behind the other; the walk's first steps are the input's, and
+ * may be below 0 (wrapped around). */
 void cpu_gather(const CpuWalk *walk, const void *in, void *out, size_t element_bytes);
 /* Rows of some bytes; from row to row in both. */
 void cpu_copy_rows(const void *in, void *out, size_t rows, size_t bytes, size_t in_step, size_t out_step);
@@ -84,6 +96,11 @@ void cpu_convolution(const CpuWindow *window, const float *in, const float *weig
 void cpu_average_pool(const CpuWindow *window, const float *in, float *out, bool with_padding, float divisor);
 /* The first of the largest, and where it lies in its plane. */
 void cpu_max_pool(const CpuWindow *window, const float *in, float *out, int64_t *indices);
+
+/* Images of other sizes, with the channels' and pixels' steps; `scale` is the input's pixels for one of the output. */
+void cpu_upsample_nearest(const CpuWindow *window, const float scale[2], const float *in, float *out);
+void cpu_upsample_bilinear(const CpuWindow *window, const float scale[2], bool align_corners, const float *in,
+                           float *out);
 
 /* int8, as CMSIS-NN rounds it. An input: (value - zero) * 2^20 * multiplier / 2^31 / 2^-shift, shift <= 0. */
 typedef struct {

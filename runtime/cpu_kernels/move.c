@@ -6,37 +6,37 @@
 #define UNROLL _Pragma("GCC unroll 4")
 
 /* The longer of the two last dimensions is the inner loop. */
-#define GATHER(TYPE)                                                                               \
-    do {                                                                                           \
-        const TYPE *from = in;                                                                     \
-        TYPE *to = out;                                                                            \
-        do {                                                                                       \
-            for (size_t r = 0; r < outer; ++r) {                                                   \
-                const TYPE *element = from + at[0] + r * outer_step;                               \
-                TYPE *place = to + r * outer_place;                                                \
-                size_t n = inner;                                                                  \
-                for (; n >= 4; n -= 4, place += 4 * inner_place, element += 4 * inner_step) {      \
-                    place[0] = element[0];                                                         \
-                    place[inner_place] = element[inner_step];                                      \
-                    place[2 * inner_place] = element[2 * inner_step];                              \
-                    place[3 * inner_place] = element[3 * inner_step];                              \
-                }                                                                                  \
-                for (; n > 0; --n, place += inner_place, element += inner_step) *place = *element; \
-            }                                                                                      \
-            to += inner * outer;                                                                   \
-        } while (cpu_walk_next(walk, 2, index, at));                                               \
+#define GATHER(TYPE)                                                                       \
+    do {                                                                                   \
+        const TYPE *from = in;                                                             \
+        TYPE *to = out;                                                                    \
+        do {                                                                               \
+            for (size_t r = 0; r < outer; ++r) {                                           \
+                const TYPE *element = from + (ptrdiff_t)(at[0] + r * outer_step);          \
+                TYPE *place = to + r * outer_place;                                        \
+                size_t n = inner;                                                          \
+                for (; n >= 4; n -= 4, place += 4 * inner_place, element += 4 * by) {      \
+                    place[0] = element[0];                                                 \
+                    place[inner_place] = element[by];                                      \
+                    place[2 * inner_place] = element[2 * by];                              \
+                    place[3 * inner_place] = element[3 * by];                              \
+                }                                                                          \
+                for (; n > 0; --n, place += inner_place, element += by) *place = *element; \
+            }                                                                              \
+            to += inner * outer;                                                           \
+        } while (cpu_walk_next(walk, 2, index, at));                                       \
     } while (0)
 
 void cpu_gather(const CpuWalk *walk, const void *in, void *out, size_t element_bytes) {
     const size_t rank = walk->rank;
     const size_t count = rank > 0 ? walk->size[rank - 1] : 1, step = rank > 0 ? walk->step[0][rank - 1] : 1;
     const size_t rows = rank > 1 ? walk->size[rank - 2] : 1, row_step = rank > 1 ? walk->step[0][rank - 2] : 0;
-    size_t index[CPU_RANK] = {0}, at[2] = {0, 0};
+    size_t index[CPU_RANK] = {0}, at[CPU_READ] = {0};
     if (step == 1 && count >= 16) {
         char *to = out;
         const size_t bytes = count * element_bytes;
         do {
-            memcpy(to, (const char *)in + at[0] * element_bytes, bytes);
+            memcpy(to, (const char *)in + (ptrdiff_t)(at[0] * element_bytes), bytes);
             to += bytes;
         } while (cpu_walk_next(walk, 1, index, at));
         return;
@@ -44,6 +44,7 @@ void cpu_gather(const CpuWalk *walk, const void *in, void *out, size_t element_b
     const bool turned = count < 16 && count < rows;
     const size_t inner = turned ? rows : count, outer = turned ? count : rows;
     const size_t inner_step = turned ? row_step : step, outer_step = turned ? step : row_step;
+    const ptrdiff_t by = (ptrdiff_t)inner_step;
     const size_t inner_place = turned ? count : 1, outer_place = turned ? 1 : count;
     switch (element_bytes) {
         case 1: GATHER(uint8_t); break;

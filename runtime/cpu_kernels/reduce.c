@@ -7,7 +7,7 @@
 #define UNROLL _Pragma("GCC unroll 4")
 
 static float sum_of(const CpuWalk *walk, const float *in, bool from_zero) {
-    size_t index[CPU_RANK] = {0}, at[2] = {0, 0};
+    size_t index[CPU_RANK] = {0}, at[CPU_READ] = {0};
     const size_t rank = walk->rank;
     const size_t count = rank > 0 ? walk->size[rank - 1] : 1, step = rank > 0 ? walk->step[0][rank - 1] : 1;
     float sum = from_zero ? 0.0f : in[0];
@@ -28,7 +28,7 @@ static float sum_of(const CpuWalk *walk, const float *in, bool from_zero) {
 }
 
 void cpu_sum(const CpuWalk *kept, const CpuWalk *reduced, const float *in, float *out, bool from_zero, float divisor) {
-    size_t index[CPU_RANK] = {0}, at[2] = {0, 0};
+    size_t index[CPU_RANK] = {0}, at[CPU_READ] = {0};
     do *out++ = sum_of(reduced, in + at[0], from_zero) / divisor;
     while (cpu_walk_next(kept, 0, index, at));
 }

@@ -35,6 +35,17 @@ Tensor& permute_copy_out(Context&, const Tensor&, Ints, Tensor&);
 Tensor& select_copy_int_out(Context&, const Tensor&, int64_t, int64_t, Tensor&);
 Tensor& slice_copy_Tensor_out(Context&, const Tensor&, int64_t, Number, Number, int64_t, Tensor&);
 Tensor& transpose_copy_int_out(Context&, const Tensor&, int64_t, int64_t, Tensor&);
+Tensor& where_out(Context&, const Tensor&, const Tensor&, const Tensor&, Tensor&);
+#define COMPARISON(name)                                                      \
+  Tensor& name##_tensor_out(Context&, const Tensor&, const Tensor&, Tensor&); \
+  Tensor& name##_scalar_out(Context&, const Tensor&, const Scalar&, Tensor&);
+COMPARISON(eq)
+COMPARISON(ne)
+COMPARISON(lt)
+COMPARISON(le)
+COMPARISON(gt)
+COMPARISON(ge)
+#undef COMPARISON
 Tensor& _to_dim_order_copy_out(Context&, const Tensor&, bool, Dims, Tensor&);
 Tensor& _clone_dim_order_out(Context&, const Tensor&, bool, Dims, Tensor&);
 Tensor& quantize_per_tensor_out(Context&, const Tensor&, double, int64_t, int64_t, int64_t, ScalarType, Tensor&);
@@ -112,6 +123,9 @@ extern "C" __attribute__((visibility("default"))) int neutron_use_cpu_kernels() 
   if (const char* own = std::getenv("OPENNEUTRON_PORTABLE_KERNELS"); own != nullptr && *own != 0) {
     return 0;
   }
+#define NAME(name, overload) "aten::" #name "." #overload
+#define COMPARISON(name) \
+  (replace<name##_tensor_out>(NAME(name, Tensor_out)) + replace<name##_scalar_out>(NAME(name, Scalar_out)))
   return replace<addmm_out>("aten::addmm.out") + replace<avg_pool2d_out>("aten::avg_pool2d.out") +
          replace<cat_out>("aten::cat.out") + replace<clamp_out>("aten::clamp.out") +
          replace<convolution_out>("aten::convolution.out") + replace<expand_copy_out>("aten::expand_copy.out") +
@@ -121,7 +135,8 @@ extern "C" __attribute__((visibility("default"))) int neutron_use_cpu_kernels() 
          replace<minimum_out>("aten::minimum.out") + replace<permute_copy_out>("aten::permute_copy.out") +
          replace<select_copy_int_out>("aten::select_copy.int_out") +
          replace<slice_copy_Tensor_out>("aten::slice_copy.Tensor_out") +
-         replace<transpose_copy_int_out>("aten::transpose_copy.int_out") +
+         replace<transpose_copy_int_out>("aten::transpose_copy.int_out") + replace<where_out>("aten::where.self_out") +
+         COMPARISON(eq) + COMPARISON(ne) + COMPARISON(lt) + COMPARISON(le) + COMPARISON(gt) + COMPARISON(ge) +
          replace<_to_dim_order_copy_out>("dim_order_ops::_to_dim_order_copy.out") +
          replace<_clone_dim_order_out>("dim_order_ops::_clone_dim_order.out") +
          replace<quantize_per_tensor_out>("quantized_decomposed::quantize_per_tensor.out") +

@@ -161,8 +161,11 @@ def number(rng: Generator) -> float | int:
     return float(rng.choice([1.0, 0.0, -0.0, 2.5, -3.0, 1e-40, np.nan, np.inf, 1e30, 1 / 3]))
 
 
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
 @case("aten::add.out", "aten::sub.out", "aten::mul.out", "aten::div.out", "aten::minimum.out",
-      "aten::maximum.out")  # fmt: skip
+      "aten::maximum.out", *(f"aten::{name}.Tensor_out" for name in COMPARISONS))  # fmt: skip
 def _binary(rng: Generator, operator: str) -> Call:
     sizes = shape(rng)
     a, b = sizes, sizes
@@ -174,24 +177,53 @@ def _binary(rng: Generator, operator: str) -> Call:
     last = order(rng, len(sizes)) if len(a) == len(b) == len(sizes) else None
     more = () if operator[6:9] not in ("add", "sub") else (1 if rng.random() < 0.7 else number(rng),)
     first, second = Tensor(floats(rng, a), order=last), Tensor(floats(rng, b), order=last)
-    return Call(operator, (first, second, *more, out(sizes, order=last)))
+    if "Tensor" in operator:
+        first = replace(first, values=np.where(rng.random(a) < 0.3, np.float32(1), first.values))
+        second = replace(second, values=np.where(rng.random(b) < 0.3, np.float32(1), second.values))
+    made = out(sizes, "bool" if "Tensor" in operator else "float32", last)
+    return Call(operator, (first, second, *more, made))
 
 
-@case("aten::add.Scalar_out", "aten::sub.Scalar_out", "aten::mul.Scalar_out", "aten::div.Scalar_out")
+@case("aten::where.self_out")
+def _where(rng: Generator, operator: str) -> Call:
+    sizes = shape(rng)
+    shapes = [sizes, sizes, sizes]
+    if rng.random() < 0.6:
+        shapes[int(rng.integers(3))] = broadcast(rng, sizes)
+        shapes[int(rng.integers(3))] = broadcast(rng, sizes)
+        sizes = tuple(np.broadcast_shapes(*shapes))
+    last = order(rng, len(sizes)) if all(len(s) == len(sizes) for s in shapes) else None
+    condition = Tensor(rng.random(shapes[0]) < 0.5, order=last)
+    values = [Tensor(floats(rng, s), order=last) for s in shapes[1:]]
+    return Call(operator, (condition, *values, out(sizes, order=last)))
+
+
+@case("aten::add.Scalar_out", "aten::sub.Scalar_out", "aten::mul.Scalar_out", "aten::div.Scalar_out",
+      *(f"aten::{name}.Scalar_out" for name in COMPARISONS))  # fmt: skip
 def _with_number(rng: Generator, operator: str) -> Call:
     sizes = shape(rng)
     last = order(rng, len(sizes))
     more = (number(rng),) if operator[6:9] in ("add", "sub") else ()
-    return Call(
-        operator, (Tensor(floats(rng, sizes), order=last), number(rng), *more, out(sizes, order=last))
-    )
+    made = out(sizes, "bool" if operator[6:8] in COMPARISONS else "float32", last)
+    return Call(operator, (Tensor(floats(rng, sizes), order=last), number(rng), *more, made))
 
 
-@case(*(f"aten::{name}.out" for name in ("relu", "abs", "neg", "sqrt", "exp", "tanh", "sigmoid")))
+UNARY = ("relu", "abs", "neg", "sqrt", "rsqrt", "reciprocal", "exp", "tanh", "sigmoid")
+
+
+@case(*(f"aten::{name}.out" for name in UNARY))
 def _unary(rng: Generator, operator: str) -> Call:
     sizes = shape(rng)
     last = order(rng, len(sizes))
     return Call(operator, (Tensor(floats(rng, sizes), order=last), out(sizes, order=last)))
+
+
+@case("aten::gelu.out")
+def _gelu(rng: Generator, operator: str) -> Call:
+    sizes = shape(rng)
+    last = order(rng, len(sizes))
+    approximate = "none" if rng.random() < 0.9 else "tanh"
+    return Call(operator, (Tensor(floats(rng, sizes), order=last), approximate, out(sizes, order=last)))
 
 
 @case("aten::clamp.out", "aten::hardtanh.out")
@@ -227,6 +259,14 @@ def _transpose(rng: Generator, operator: str) -> Call:
     sizes = list(values.shape)
     sizes[a], sizes[b] = sizes[b], sizes[a]
     return Call(operator, (values, a, b, out(sizes, str(values.dtype))))
+
+
+@case("aten::flip.out")
+def _flip(rng: Generator, operator: str) -> Call:
+    values = anything(rng, shape(rng, 1))
+    dims = [int(d) for d in rng.permutation(values.ndim)[: int(rng.integers(0, values.ndim + 1))]]
+    given = [d - values.ndim if rng.random() < 0.3 else d for d in dims]
+    return Call(operator, (values, given, out(values.shape, str(values.dtype))))
 
 
 @case("aten::expand_copy.out")
@@ -373,6 +413,22 @@ def _pool(rng: Generator, operator: str) -> Call:
     return Call(operator, (values, named, steps, padding, ceil, bool(rng.random() < 0.5), divisor, made))
 
 
+@case("aten::upsample_nearest2d.vec_out", "aten::upsample_bilinear2d.vec_out")
+def _upsample(rng: Generator, operator: str) -> Call:
+    front, size = ([int(n) for n in rng.integers(1, most, 2)] for most in (5, 9))
+    last = order(rng, 4)
+    if rng.random() < 0.5:
+        named, factors = [int(n) for n in rng.integers(1, 14, 2)], None
+        made = named
+    else:
+        factors = [float(rng.choice([1.0, 2.0, 0.5, 3.0, rng.uniform(0.2, 3.0)])) for _ in range(2)]
+        made = [int(n * f) for n, f in zip(size, factors, strict=True)]
+        named = None
+    corners = (bool(rng.random() < 0.5),) if "bilinear" in operator else ()
+    values = Tensor(floats(rng, (*front, *size)), order=last)
+    return Call(operator, (values, named, *corners, factors, out((*front, *made), order=last)))
+
+
 @case("aten::slice_copy.Tensor_out")
 def _slice(rng: Generator, operator: str) -> Call:
     values = anything(rng, shape(rng, 1))
@@ -490,13 +546,13 @@ def _int8_border(rng: Generator, operator: str) -> Call:
 
 # What may be written where an input of the same sizes lies.
 IN_PLACE = re.compile(
-    r"aten::(add|sub|mul|div|minimum|maximum|relu|abs|neg|sqrt|exp|tanh|sigmoid|clamp|hardtanh|_softmax"
+    rf"aten::({'|'.join(UNARY)}|add|sub|mul|div|minimum|maximum|where|gelu|clamp|hardtanh|_softmax"
     r"|_log_softmax|native_layer_norm)\.|cortex_m::(quantized_add|quantized_mul|softmax)"
 )
 OTHERS = ("float16", "bfloat16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool", "float32")
 
 # Numbers of these may be of any type; elsewhere they are sizes and the like.
-SCALARS = tuple(f"aten::{name}.Scalar_out" for name in ("add", "sub", "mul", "div")) + (
+SCALARS = tuple(f"aten::{name}.Scalar_out" for name in ("add", "sub", "mul", "div", *COMPARISONS)) + (
     "aten::add.out", "aten::sub.out", "aten::clamp.out", "aten::hardtanh.out")  # fmt: skip
 
 

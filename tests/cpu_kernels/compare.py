@@ -120,12 +120,16 @@ def _encode(argument: object, data: bytearray) -> None:
         data += struct.pack("<cB", b"b", argument)
     elif isinstance(argument, int):
         data += struct.pack("<cq", b"i", argument)
+    elif isinstance(argument, str):
+        data += struct.pack("<cB", b"s", len(argument)) + argument.encode()
     elif isinstance(argument, float):
         data += struct.pack("<cd", b"d", argument)
     elif isinstance(argument, list) and argument and isinstance(argument[0], Tensor | np.ndarray):
         data += struct.pack("<cB", b"T", len(argument))
         for tensor in argument:
             _encode_tensor(tensor, data)
+    elif isinstance(argument, list) and argument and isinstance(argument[0], float):
+        data += struct.pack(f"<cB{len(argument)}d", b"f", len(argument), *argument)
     elif isinstance(argument, list):
         data += struct.pack(f"<cB{len(argument)}q", b"l", len(argument), *argument)
     else:

@@ -65,7 +65,7 @@ class Odd(nn.Module):
 
     def forward(self, x: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Several results."""
-        mask = (x > 0) & (x < 1)
+        mask = (x > 0) & (x < x.mean(1, keepdim=True) + 1)
         index = torch.minimum((places * 7 - 3).clamp(0, 9), places + 1)
         half = x.half()
         many = x.reshape(1, 2, 2, 3, 2, 3)
@@ -73,7 +73,7 @@ class Odd(nn.Module):
         none = x[:, :0]
         return (
             torch.cat([mask, ~mask], 1).transpose(1, 2).contiguous(),
-            torch.where(mask, x, x.mean(1, keepdim=True)),
+            torch.where(mask, x, x.mean(1, keepdim=True)), x >= x[:1], places == 3,
             torch.cat([index, places], 0)[::2].transpose(0, 1).contiguous(), (half + half * half).float(),
             torch.maximum(half, half[:1]).float(), many - many[:, :1, :, :1], many / (many[..., :1] + 3.5),
             five.transpose(0, 3).contiguous(), five.sum((0, 2)), torch.cat([none, x], 1), none + 1,

@@ -25,6 +25,13 @@
 #define VECTORS 0
 #endif
 
+// A core with an FPU for double precision computes in it as fast as our integers do.
+#if defined(__arm__) && defined(__ARM_FP) && (__ARM_FP & 8)
+#define DOUBLES 1
+#else
+#define DOUBLES 0
+#endif
+
 #if defined(CPU_KERNELS_REFUSE) // who includes the kernels calls the portable one
 #include <tuple>
 namespace openneutron {

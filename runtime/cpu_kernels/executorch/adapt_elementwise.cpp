@@ -2,6 +2,7 @@
 #include "adapt.h"
 
 #include <cmath>
+#include <string_view>
 
 PORTABLE(add_out, const Tensor&, const Tensor&, const Scalar&, Tensor&)
 PORTABLE(add_scalar_out, const Tensor&, const Scalar&, const Scalar&, Tensor&)
@@ -13,13 +14,29 @@ PORTABLE(div_out, const Tensor&, const Tensor&, Tensor&)
 PORTABLE(div_scalar_out, const Tensor&, const Scalar&, Tensor&)
 PORTABLE(minimum_out, const Tensor&, const Tensor&, Tensor&)
 PORTABLE(maximum_out, const Tensor&, const Tensor&, Tensor&)
+PORTABLE(where_out, const Tensor&, const Tensor&, const Tensor&, Tensor&)
+PORTABLE(eq_tensor_out, const Tensor&, const Tensor&, Tensor&)
+PORTABLE(eq_scalar_out, const Tensor&, const Scalar&, Tensor&)
+PORTABLE(ne_tensor_out, const Tensor&, const Tensor&, Tensor&)
+PORTABLE(ne_scalar_out, const Tensor&, const Scalar&, Tensor&)
+PORTABLE(lt_tensor_out, const Tensor&, const Tensor&, Tensor&)
+PORTABLE(lt_scalar_out, const Tensor&, const Scalar&, Tensor&)
+PORTABLE(le_tensor_out, const Tensor&, const Tensor&, Tensor&)
+PORTABLE(le_scalar_out, const Tensor&, const Scalar&, Tensor&)
+PORTABLE(gt_tensor_out, const Tensor&, const Tensor&, Tensor&)
+PORTABLE(gt_scalar_out, const Tensor&, const Scalar&, Tensor&)
+PORTABLE(ge_tensor_out, const Tensor&, const Tensor&, Tensor&)
+PORTABLE(ge_scalar_out, const Tensor&, const Scalar&, Tensor&)
 PORTABLE(relu_out, const Tensor&, Tensor&)
 PORTABLE(abs_out, const Tensor&, Tensor&)
 PORTABLE(neg_out, const Tensor&, Tensor&)
 PORTABLE(sqrt_out, const Tensor&, Tensor&)
+PORTABLE(rsqrt_out, const Tensor&, Tensor&)
+PORTABLE(reciprocal_out, const Tensor&, Tensor&)
 PORTABLE(exp_out, const Tensor&, Tensor&)
 PORTABLE(tanh_out, const Tensor&, Tensor&)
 PORTABLE(sigmoid_out, const Tensor&, Tensor&)
+PORTABLE(gelu_out, const Tensor&, std::string_view, Tensor&)
 PORTABLE(clamp_out, const Tensor&, const std::optional<Scalar>&, const std::optional<Scalar>&, Tensor&)
 PORTABLE(hardtanh_out, const Tensor&, const Scalar&, const Scalar&, Tensor&)
 
@@ -39,19 +56,26 @@ size_t step_in(const Tensor& tensor, const Tensor& out, ssize_t d) {
   return own < 0 || tensor.size(own) == 1 ? 0 : static_cast<size_t>(tensor.strides()[static_cast<size_t>(own)]);
 }
 
-// Whether the kernel takes the call; it is done then.
-bool binary(CpuBinary* row, const Tensor& a, const Tensor& b, float alpha, Tensor& out) {
-  if (!are_floats(a, b, out) || a.dim() > out.dim() || b.dim() > out.dim() ||
-      (a.dim() != out.dim() && b.dim() != out.dim())) {
-    return false;
+// Whether tensors broadcast to what is written; `flat`: none of them has to.
+template <typename... Tensors>
+bool broadcast(bool* flat, const Tensor& out, const Tensors&... tensors) {
+  *flat = true;
+  bool fits = ((tensors.dim() <= out.dim()) && ...) && ((tensors.dim() == out.dim()) || ...);
+  for (ssize_t d = 0; fits && d < out.dim(); ++d) {
+    const auto size = static_cast<size_t>(out.size(d));
+    const auto has = [&](const Tensor& tensor) { return size_in(tensor, out, d) == size; };
+    fits = ((has(tensors) || size_in(tensors, out, d) == 1) && ...) && (has(tensors) || ...);
+    *flat = *flat && (has(tensors) && ...);
   }
-  bool flat = true;
-  for (ssize_t d = 0; d < out.dim(); ++d) {
-    const size_t size = static_cast<size_t>(out.size(d)), in_a = size_in(a, out, d), in_b = size_in(b, out, d);
-    if ((in_a != size && in_a != 1) || (in_b != size && in_b != 1) || (in_a != size && in_b != size)) {
-      return false;
-    }
-    flat = flat && in_a == size && in_b == size;
+  return fits;
+}
+
+// Whether the kernel takes the call; it is done then.
+bool binary(CpuBinary* row, const Tensor& a, const Tensor& b, float alpha, Tensor& out,
+            ScalarType type = ScalarType::Float) {
+  bool flat;
+  if (!are_floats(a, b) || out.scalar_type() != type || !broadcast(&flat, out, a, b)) {
+    return false;
   }
   if (!tensors_have_same_dim_order(a, b, out)) {
     return false;
@@ -60,27 +84,48 @@ bool binary(CpuBinary* row, const Tensor& a, const Tensor& b, float alpha, Tenso
     return true;
   }
   if (flat) {
-    row(floats(a), 1, floats(b), 1, floats_of(out), count_of(out), alpha);
+    row(floats(a), 1, floats(b), 1, out.mutable_data_ptr(), count_of(out), alpha);
     return true;
   }
   // As the portable kernel: the inputs by their strides, the output in the order of its sizes, whatever its own order is.
   CpuWalk walk{};
   for (ssize_t d = 0; d < out.dim(); ++d) {
-    cpu_walk_add(&walk, static_cast<size_t>(out.size(d)), step_in(a, out, d), step_in(b, out, d));
+    cpu_walk_add(&walk, static_cast<size_t>(out.size(d)), step_in(a, out, d), step_in(b, out, d), 0);
   }
-  cpu_broadcast(row, &walk, floats(a), floats(b), floats_of(out), alpha);
+  const auto bytes = static_cast<size_t>(out.element_size());
+  cpu_broadcast(row, &walk, floats(a), floats(b), out.mutable_data_ptr(), bytes, alpha);
   return true;
 }
 
-bool unary_fits(const Tensor& in, const Tensor& out) {
-  return are_floats(in, out) && same_sizes(in, out) && tensors_have_same_dim_order(in, out);
-}
-
-bool with_number(CpuBinary* row, const Tensor& a, float b, Tensor& out) {
-  if (!unary_fits(a, out)) {
+bool where(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& out) {
+  bool flat;
+  if (condition.scalar_type() != ScalarType::Bool || !are_floats(a, b, out) ||
+      !broadcast(&flat, out, condition, a, b) || !tensors_have_same_dim_order(condition, a, b, out)) {
     return false;
   }
-  row(floats(a), 1, &b, 0, floats_of(out), count_of(out), 1.0f);
+  CpuWalk walk{};
+  if (flat) {
+    cpu_walk_add(&walk, count_of(out), 1, 1, 1);
+  }
+  for (ssize_t d = 0; !flat && d < out.dim(); ++d) {
+    cpu_walk_add(&walk, static_cast<size_t>(out.size(d)), step_in(condition, out, d), step_in(a, out, d),
+                 step_in(b, out, d));
+  }
+  if (out.numel() > 0) {
+    cpu_where(&walk, condition.const_data_ptr<bool>(), floats(a), floats(b), floats_of(out));
+  }
+  return true;
+}
+
+bool unary_fits(const Tensor& in, const Tensor& out, ScalarType type = ScalarType::Float) {
+  return are_floats(in) && out.scalar_type() == type && same_sizes(in, out) && tensors_have_same_dim_order(in, out);
+}
+
+bool with_number(CpuBinary* row, const Tensor& a, float b, Tensor& out, ScalarType type = ScalarType::Float) {
+  if (!unary_fits(a, out, type)) {
+    return false;
+  }
+  row(floats(a), 1, &b, 0, out.mutable_data_ptr(), count_of(out), 1.0f);
   return true;
 }
 
@@ -131,6 +176,18 @@ bool clamp(const Tensor& in, float low, float high, Tensor& out) {
     return unary(cpu_##name, in, out) ? out : FALL_BACK(name##_out)(context, in, out); \
   }
 
+#define COMPARISON(name)                                                                                             \
+  Tensor& name##_tensor_out(Context& context, const Tensor& a, const Tensor& b, Tensor& out) {                       \
+    return binary(cpu_##name, a, b, 1.0f, out, ScalarType::Bool) ? out                                               \
+                                                                 : FALL_BACK(name##_tensor_out)(context, a, b, out); \
+  }                                                                                                                  \
+  Tensor& name##_scalar_out(Context& context, const Tensor& a, const Scalar& b, Tensor& out) {                       \
+    float value;                                                                                                     \
+    return number(b, &value) && with_number(cpu_##name, a, value, out, ScalarType::Bool)                             \
+               ? out                                                                                                 \
+               : FALL_BACK(name##_scalar_out)(context, a, b, out);                                                   \
+  }
+
 SUM(add)
 SUM(sub)
 BINARY(mul)
@@ -143,9 +200,37 @@ UNARY(relu)
 UNARY(abs)
 UNARY(neg)
 UNARY(sqrt)
+UNARY(rsqrt)
+UNARY(reciprocal)
 UNARY(exp)
 UNARY(tanh)
 UNARY(sigmoid)
+
+COMPARISON(eq)
+COMPARISON(ne)
+COMPARISON(lt)
+COMPARISON(le)
+COMPARISON(gt)
+COMPARISON(ge)
+
+Tensor& where_out(Context& context, const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& out) {
+  return where(condition, a, b, out) ? out : FALL_BACK(where_out)(context, condition, a, b, out);
+}
+
+Tensor& gelu_out(Context& context, const Tensor& in, std::string_view approximate, Tensor& out) {
+  if (DOUBLES || approximate != "none" || !unary_fits(in, out)) {
+    return FALL_BACK(gelu_out)(context, in, approximate, out);
+  }
+  const float* from = floats(in);
+  float* to = floats_of(out);
+  for (size_t at = 0, count = count_of(in); at < count; ++at) {
+    at += cpu_gelu(from + at, to + at, count - at);
+    if (at < count) { // the portable kernel's expression
+      to[at] = static_cast<float>(0.5 * from[at] * (1 + std::erf(from[at] * 0.70710678118654752440)));
+    }
+  }
+  return out;
+}
 
 Tensor& clamp_out(Context& context, const Tensor& in, const std::optional<Scalar>& min,
                   const std::optional<Scalar>& max, Tensor& out) {

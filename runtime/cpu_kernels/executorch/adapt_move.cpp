@@ -16,6 +16,7 @@ PORTABLE(_clone_dim_order_out, const Tensor&, bool, Order, Tensor&)
 PORTABLE(slice_copy_Tensor_out, const Tensor&, int64_t, std::optional<int64_t>, std::optional<int64_t>, int64_t,
          Tensor&)
 PORTABLE(select_copy_int_out, const Tensor&, int64_t, int64_t, Tensor&)
+PORTABLE(flip_out, const Tensor&, ArrayRef<int64_t>, Tensor&)
 PORTABLE(cat_out, ArrayRef<Tensor>, int64_t, Tensor&)
 
 namespace openneutron::native {
@@ -49,7 +50,8 @@ bool permute(const Tensor& in, ArrayRef<int64_t> dims, Tensor& out) {
       return false;
     }
     seen |= 1u << d;
-    cpu_walk_add(&walk, static_cast<size_t>(in.size(d)), static_cast<size_t>(in.strides()[static_cast<size_t>(d)]), 0);
+    cpu_walk_add(&walk, static_cast<size_t>(in.size(d)), static_cast<size_t>(in.strides()[static_cast<size_t>(d)]), 0,
+                 0);
   }
   gather(walk, in, out);
   return true;
@@ -78,7 +80,7 @@ bool reorder(const Tensor& in, bool non_blocking, const Order& order, Tensor& ou
   }
   CpuWalk walk{};
   for (const auto d : wanted) {
-    cpu_walk_add(&walk, static_cast<size_t>(in.size(d)), static_cast<size_t>(in.strides()[d]), 0);
+    cpu_walk_add(&walk, static_cast<size_t>(in.size(d)), static_cast<size_t>(in.strides()[d]), 0, 0);
   }
   gather(walk, in, out);
   return true;
@@ -102,9 +104,9 @@ void take(const Tensor& in, int64_t dim, int64_t first, size_t count, size_t ste
   const size_t size = static_cast<size_t>(in.size(dim)), inner = elements(in, dim + 1, in.dim());
   const auto bytes = static_cast<size_t>(in.element_size());
   CpuWalk walk{};
-  cpu_walk_add(&walk, elements(in, 0, dim), size * inner, 0);
-  cpu_walk_add(&walk, count, step * inner, 0);
-  cpu_walk_add(&walk, inner, 1, 0);
+  cpu_walk_add(&walk, elements(in, 0, dim), size * inner, 0, 0);
+  cpu_walk_add(&walk, count, step * inner, 0, 0);
+  cpu_walk_add(&walk, inner, 1, 0, 0);
   if (out.numel() > 0) {
     const char* from = static_cast<const char*>(in.const_data_ptr()) + static_cast<size_t>(first) * inner * bytes;
     cpu_gather(&walk, from, out.mutable_data_ptr(), bytes);
@@ -150,6 +152,34 @@ bool select(const Tensor& in, int64_t dim, int64_t index, Tensor& out) {
     }
   }
   take(in, dim, index, 1, 1, out);
+  return true;
+}
+
+bool flip(const Tensor& in, ArrayRef<int64_t> dims, Tensor& out) {
+  const int64_t rank = in.dim();
+  if (!are_plain(in, out) || !same_sizes(in, out) || rank == 0) {
+    return false;
+  }
+  uint32_t flipped = 0;
+  for (const int64_t given : dims) {
+    const int64_t d = given < 0 ? given + rank : given;
+    if (d < 0 || d >= rank || (flipped >> d & 1) != 0) {
+      return false;
+    }
+    flipped |= 1u << d;
+  }
+  CpuWalk walk{};
+  size_t first = 0;
+  for (int64_t d = 0; d < rank; ++d) {
+    const auto size = static_cast<size_t>(in.size(d)), step = elements(in, d + 1, rank);
+    const bool backwards = (flipped >> d & 1) != 0;
+    first += backwards && size > 0 ? (size - 1) * step : 0;
+    cpu_walk_add(&walk, size, backwards ? 0 - step : step, 0, 0);
+  }
+  if (out.numel() > 0) {
+    const auto bytes = static_cast<size_t>(in.element_size());
+    cpu_gather(&walk, static_cast<const char*>(in.const_data_ptr()) + first * bytes, out.mutable_data_ptr(), bytes);
+  }
   return true;
 }
 
@@ -200,6 +230,10 @@ Tensor& select_copy_int_out(Context& context, const Tensor& in, int64_t dim, int
   return select(in, dim, index, out) ? out : FALL_BACK(select_copy_int_out)(context, in, dim, index, out);
 }
 
+Tensor& flip_out(Context& context, const Tensor& in, ArrayRef<int64_t> dims, Tensor& out) {
+  return flip(in, dims, out) ? out : FALL_BACK(flip_out)(context, in, dims, out);
+}
+
 Tensor& cat_out(Context& context, ArrayRef<Tensor> tensors, int64_t dim, Tensor& out) {
   return concatenate(tensors, dim, out) ? out : FALL_BACK(cat_out)(context, tensors, dim, out);
 }
@@ -232,7 +266,7 @@ Tensor& expand_copy_out(Context& context, const Tensor& in, ArrayRef<int64_t> si
     const int64_t to = out.size(d);
     taken = to > 0 && (size == to || size == 1) && (wanted == to || (wanted == -1 && own >= 0 && size == to));
     const size_t step = size == 1 ? 0 : static_cast<size_t>(in.strides()[static_cast<size_t>(own)]);
-    cpu_walk_add(&walk, static_cast<size_t>(to), step, 0);
+    cpu_walk_add(&walk, static_cast<size_t>(to), step, 0, 0);
   }
   if (!taken) {
     return FALL_BACK(expand_copy_out)(context, in, sizes, implicit, out);

@@ -37,17 +37,21 @@ bool can_quantize(const Tensor& in, int64_t low, int64_t high, ScalarType type, 
 }
 
 // Elements from `at` on.
+template <bool narrow = false>
 void quantize(const Tensor& in, Tensor& out, size_t at, size_t count, double scale, int64_t zero, int64_t low,
-              int64_t high, bool narrow = false) {
+              int64_t high) {
   const float inverse = 1.0f / static_cast<float>(scale);
   const auto z = static_cast<int32_t>(zero), l = static_cast<int32_t>(low), h = static_cast<int32_t>(high);
   const float* from = static_cast<const float*>(in.const_data_ptr()) + at;
   void* to = out.mutable_data_ptr();
-  switch (out.scalar_type()) {
-    case ScalarType::Byte:
-      return cpu_quantize_u8(from, static_cast<uint8_t*>(to) + at, count, inverse, z, l, h, narrow);
-    case ScalarType::Char: return cpu_quantize_s8(from, static_cast<int8_t*>(to) + at, count, inverse, z, l, h, narrow);
-    default: return cpu_quantize_s16(from, static_cast<int16_t*>(to) + at, count, inverse, z, l, h, narrow);
+  if (!narrow && out.scalar_type() == ScalarType::Byte) {
+    cpu_quantize_u8(from, static_cast<uint8_t*>(to) + at, count, inverse, z, l, h);
+  } else if (out.scalar_type() == ScalarType::Char) {
+    const auto row = narrow ? cpu_quantize_narrow_s8 : cpu_quantize_s8;
+    row(from, static_cast<int8_t*>(to) + at, count, inverse, z, l, h);
+  } else {
+    const auto row = narrow ? cpu_quantize_narrow_s16 : cpu_quantize_s16;
+    row(from, static_cast<int16_t*>(to) + at, count, inverse, z, l, h);
   }
 }
 
@@ -202,7 +206,7 @@ Tensor& quantize_per_tensor_out(Context& context, const Tensor& input, double sc
     return FALL_BACK_CORTEX_M(quantize_per_tensor_out)(context, input, scale, zero_point, quant_min, quant_max, dtype,
                                                        out);
   }
-  quantize(input, out, 0, count_of(input), scale, zero_point, quant_min, quant_max, true);
+  quantize<true>(input, out, 0, count_of(input), scale, zero_point, quant_min, quant_max);
   return out;
 }
 

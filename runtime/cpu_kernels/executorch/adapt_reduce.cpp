@@ -48,7 +48,7 @@ bool reduce(const Tensor& in, const Dims& dims, bool keepdim, const Type& type, 
     const auto size = static_cast<size_t>(in.size(d)), step = static_cast<size_t>(in.strides()[static_cast<size_t>(d)]);
     const bool is_summed = (reduced >> d & 1) != 0;
     number *= is_summed ? size : 1;
-    cpu_walk_add(is_summed ? &summed : &kept, size, step, 0);
+    cpu_walk_add(is_summed ? &summed : &kept, size, step, 0, 0);
     if (!is_summed || keepdim) {
       if (at == out.dim() || out.size(at++) != (is_summed ? 1 : in.size(d))) {
         return false;

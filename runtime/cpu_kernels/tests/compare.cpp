@@ -5,7 +5,7 @@
 // -Dregister_kernels=register_ours and end up here instead of in ExecuTorch's registry.
 //
 // calls.bin: for each call its bytes (u32), then the name's length (u8) and the name, the number of arguments (u8) and
-// these. An argument: 'n' none, 'i' int64, 'd' double, 'b' bool (u8), 'l' a list of int64 (u8 count), 't' a tensor, 'o' one
+// these. An argument: 'n' none, 'i' int64, 'd' double, 'b' bool (u8), 'l' a list of int64 (u8 count), 'f' one of doubles, 's' a text (u8 count), 't' a tensor, 'o' one
 // that is written, 'O' one in the memory of an argument before it (u8 index), 'T' a list of tensors (u8 count). A tensor:
 // type (u8), rank (u8), sizes (i32), order of dimensions (u8 each), padding to 8 bytes from the start of the call, data
 // (none for 'o' and 'O'). All little endian.
@@ -53,6 +53,7 @@ Error register_ours(const Span<const Kernel> kernels) {
 namespace {
 
 using namespace executorch::runtime;
+using executorch::aten::ArrayRef;
 using executorch::aten::DimOrderType;
 using executorch::aten::ScalarType;
 using executorch::aten::SizesType;
@@ -224,6 +225,22 @@ Outcome call() {
         auto* list = new (take<BoxedEvalueList<int64_t>>(1))
             BoxedEvalueList<int64_t>(wrapped, take<int64_t>(n), static_cast<int>(n));
         new (first) EValue(list);
+        break;
+      }
+      case 'f': {
+        const size_t n = in.get<uint8_t>();
+        auto* doubles = take<double>(n);
+        for (size_t k = 0; k < n; ++k) {
+          doubles[k] = in.get<double>();
+        }
+        new (first) EValue(new (take<ArrayRef<double>>(1)) ArrayRef<double>(doubles, n));
+        break;
+      }
+      case 's': {
+        const size_t n = in.get<uint8_t>();
+        auto* text = new (take<ArrayRef<char>>(1)) ArrayRef<char>(reinterpret_cast<const char*>(in.at), n);
+        in.at += n;
+        new (first) EValue(text);
         break;
       }
       case 'T': {

@@ -10,11 +10,11 @@ operators differ by two or three times.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from torch import Tensor, float32
+from torch import Tensor
 from torch.fx import Node
 
 from openneutron.fx import bind_args, op_name, tensor_of
@@ -34,7 +34,7 @@ _SHORT = _DEPTHWISE | _TRANSPOSED | {"quantized_batch_matmul"}
 _VIEWS = frozenset({"view_copy", "view", "et_view", "alias", "getitem"})
 # Beside the operator table's, those that only ExecuTorch's portable kernels know.
 _MOVES = frozenset(name.split(".")[1] for spec in TABLE for name in spec.names if spec.moves_values) | {
-    "arange", "as_strided_copy", "copy", "embedding", "flip", "full", "full_like", "gather", "index",
+    "arange", "as_strided_copy", "copy", "embedding", "full", "full_like", "index",
     "index_select", "roll", "slice_scatter", "split_copy", "split_with_sizes_copy", "stack", "unbind_copy",
 }  # fmt: skip
 _FUNCTIONS = frozenset({
@@ -42,25 +42,30 @@ _FUNCTIONS = frozenset({
     "asin", "acos", "sinh", "cosh", "sqrt", "rsqrt", "pow", "erf", "gelu", "elu", "_softmax", "_log_softmax",
     "softmax", "native_layer_norm", "native_group_norm",
 })  # fmt: skip
-# Portable kernels that take two tensors, or a tensor and a number, of any shapes and types.
+# Portable kernels that take two tensors, or a tensor and a number, of any shapes and types; and those that
+# compute where every element lies.
 _BINARY = frozenset({
     "add", "sub", "rsub", "mul", "div", "minimum", "maximum", "where", "fmod", "remainder", "floor_divide",
     "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "clamp",
+    "flip", "gather", "upsample_nearest2d", "upsample_bilinear2d",
 })  # fmt: skip
 # What the kernels of runtime/cpu_kernels are counted by; those that compute take float32 alone.
 _FAST = {
     "quantize_per_tensor": "quantize", "quantize_per_channel": "quantize",
     "dequantize_per_tensor": "dequantize", "dequantize_per_channel": "dequantize",
     **dict.fromkeys(("permute_copy", "transpose_copy", "expand_copy", "_to_dim_order_copy",
-                     "_clone_dim_order", "slice_copy", "select_copy", "cat"), "move"),
+                     "_clone_dim_order", "slice_copy", "select_copy", "cat", "flip"), "move"),
 }  # fmt: skip
 _FAST_FLOAT = {
-    **dict.fromkeys(("add", "sub", "mul", "div", "minimum", "maximum", "relu", "abs", "neg", "sqrt", "clamp",
-                     "hardtanh", "sum", "mean", "native_layer_norm", "avg_pool2d",
-                     "max_pool2d_with_indices"), "element"),
-    **dict.fromkeys(("exp", "tanh", "sigmoid", "_softmax", "_log_softmax"), "function"),
+    **dict.fromkeys(("add", "sub", "mul", "div", "minimum", "maximum", "relu", "abs", "neg", "sqrt", "rsqrt",
+                     "reciprocal", "clamp", "hardtanh", "eq", "ne", "lt", "le", "gt", "ge", "where", "sum",
+                     "mean", "native_layer_norm", "avg_pool2d", "max_pool2d_with_indices",
+                     "upsample_nearest2d", "upsample_bilinear2d"), "element"),
+    **dict.fromkeys(("exp", "tanh", "sigmoid", "gelu", "_softmax", "_log_softmax"), "function"),
     **dict.fromkeys(("mm", "bmm", "addmm", "convolution"), "mac"),
 }  # fmt: skip
+# How many functions one of these is worth: with our kernel, and with the portable one in double precision.
+_WORTH = {"gelu": (5.3, 23.0)}
 _FAST_INT8 = {
     "quantize_per_tensor": "quantize", "dequantize_per_tensor": "dequantize", "quantized_add": "element",
     "quantized_mul": "element", "softmax": "function",
@@ -76,7 +81,7 @@ class Operator:
     output: Shape
     bytes_moved: int = 0  # read and written once each
     window: int = 1
-    is_float: bool = True  # float32, all it reads and writes
+    is_float: bool = True  # see are_floats
 
     @property
     def namespace(self) -> str:
@@ -146,8 +151,14 @@ def operator_of(node: Node) -> Operator:
     if args.get("transposed"):  # one operator for both directions; the names tell them apart here
         name = "aten.conv_transpose2d.input"
     moved = sum(prod(sizes_of(t)) * t.element_size() for t in (*read, tensor))
-    is_float = all(t.dtype == float32 for t in (*read, tensor))
+    is_float = are_floats(str(t.dtype).removeprefix("torch.") for t in (*read, tensor))
     return Operator(name, inputs, sizes_of(tensor), moved, window, is_float)
+
+
+def are_floats(types: Iterable[str]) -> bool:
+    """Whether an operator that reads and writes these computes with float32 alone; conditions are bools."""
+    found = set(types)
+    return "float32" in found and found <= {"float32", "bool"}
 
 
 def sizes_of(tensor: Tensor) -> tuple[int, ...]:
@@ -163,7 +174,8 @@ def cpu_work(op: Operator, *, portable: bool = False) -> tuple[str, float]:
     int8 = op.namespace == "cortex_m"
     if op.fast and not portable:
         elements = max([prod(op.output) * op.window, *(prod(s) for s in op.inputs)])
-        work = {"mac": op.macs, "element": elements}.get(op.fast, prod(op.output))
+        functions = prod(op.output) * _WORTH.get(op.base, (1, 1))[0]
+        work = {"mac": op.macs, "element": elements, "function": functions}.get(op.fast, prod(op.output))
         return f"cpu_fast_{op.fast}_cycles", work
     if op.kind in ("quantize", "dequantize"):
         prefix = "portable_" if op.kind == "quantize" and not int8 else ""
@@ -175,7 +187,7 @@ def cpu_work(op: Operator, *, portable: bool = False) -> tuple[str, float]:
     if op.base in _MOVES:
         return "cpu_move_cycles", prod(op.output)
     if op.base in _FUNCTIONS:
-        return "cpu_function_cycles", prod(op.output)
+        return "cpu_function_cycles", prod(op.output) * _WORTH.get(op.base, (1, 1))[1]
     if op.base in _BINARY and not int8:
         return "cpu_broadcast_cycles", prod(op.output)
     elements = max([prod(op.output) * op.window, *(prod(s) for s in op.inputs)])

@@ -10,7 +10,7 @@ from typing import Any
 
 from openneutron.compiler.microcode.cost import costs_of
 from openneutron.compiler.microcode.format import decode
-from openneutron.estimate.cpu_cost import Operator, cpu_cycles
+from openneutron.estimate.cpu_cost import Operator, are_floats, cpu_cycles
 from openneutron.files import COUNTS, write_atomically
 from openneutron.firmware.whole import WholeFirmware, WholeProgram
 from openneutron.firmware.whole_run import StepCount, WholeRun
@@ -51,7 +51,7 @@ def counted_steps(program: WholeProgram, run: WholeRun) -> list[CountedStep]:
             calls = decode(payloads[method][step.delegate].microcode).calls
             return sum(cost.cycles for cost in costs_of(calls, target))
         shapes = tuple(tensor.spec.shape for tensor in step.inputs)
-        is_float = all(t.spec.dtype == "float32" for t in (*step.inputs, *step.outputs[:1]))
+        is_float = are_floats(t.spec.dtype for t in (*step.inputs, *step.outputs[:1]))
         op = Operator(step.operator, shapes, step.outputs[0].spec.shape, is_float=is_float)
         return cpu_cycles(op, target)
 

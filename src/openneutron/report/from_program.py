@@ -21,7 +21,7 @@ from openneutron.compiler.emit.result import CallInfo
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.cost import costs_of
 from openneutron.diagnostics import fail
-from openneutron.estimate.cpu_cost import Operator, cpu_cycles, transpose_cycles
+from openneutron.estimate.cpu_cost import Operator, are_floats, cpu_cycles, transpose_cycles
 from openneutron.estimate.timeline import BORDER_KINDS, NPU_KINDS, Event, npu_events, total
 from openneutron.package.payload import CHANNELS_LAST, Payload, Port
 from openneutron.package.pte import ProgramInfo, TensorSpec, check_program, parse_program, read_program
@@ -142,7 +142,7 @@ class _Walk:
         out = step.outputs[0].spec if step.outputs else None
         shapes = tuple(t.spec.shape for t in step.inputs)
         moved = sum(_nbytes(t.spec) for t in (*step.inputs, *step.outputs))
-        is_float = all(t.spec.dtype == "float32" for t in (*step.inputs, *step.outputs[:1]))
+        is_float = are_floats(t.spec.dtype for t in (*step.inputs, *step.outputs[:1]))
         op = Operator(step.operator, shapes, out.shape if out else (), moved, is_float=is_float)
         if op.is_view:
             return inputs
