@@ -140,3 +140,67 @@ def test_methods_of_one_name_are_refused(files):
     both = join_programs({"a": data, "b": data})
     with pytest.raises(OpenNeutronError, match="two methods would have this name"):
         join_programs({"x": both, "x_a": data})
+
+
+# The second method reads what the first remembers, whatever either computes in between.
+SHARING = """
+#include "application.h"
+
+bool application(void) {
+    uint32_t bytes;
+    const int32_t methods[] = {method_find("write"), method_find("read")};
+    const int32_t file = semihosting_open("given.bin", SEMIHOSTING_READ);
+    const int32_t to = semihosting_open("found.bin", SEMIHOSTING_WRITE);
+    for (int run = 0; run < 6; ++run) {
+        void *input = method_input(methods[run % 2], 0, &bytes);
+        if (!semihosting_read(file, input, bytes) || !method_run(methods[run % 2])) return false;
+        const void *output = method_output(methods[run % 2], 0, &bytes);
+        if (!semihosting_write(to, output, bytes)) return false;
+    }
+    semihosting_close(to);
+    return true;
+}
+"""
+
+
+class Mean(torch.nn.Module):
+    """A running mean that starts from 2, and a layer."""
+
+    def __init__(self, mean: torch.Tensor, width: int, writes: bool):
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.layer, self.writes = torch.nn.Linear(width, 8), writes
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = torch.tanh(self.layer(x)) + self.mean
+        if self.writes:
+            self.mean.copy_(found * 0.5)
+        return found
+
+
+def test_methods_share_a_state(tmp_path, sources):
+    torch.manual_seed(0)
+    mean = torch.full((1, 8), 2.0)
+    modules = {"write": Mean(mean, 6, True).eval(), "read": Mean(mean, 90, False).eval()}
+    frames = [("write", (torch.randn(1, 6),)), ("read", (torch.randn(1, 90),))] * 3
+    pte = compile_model(modules, dict(frames[:2]), calibration=[frames] * 4).pte
+    (tmp_path / "share.c").write_text(SHARING)
+    (tmp_path / "program.pte").write_bytes(pte)
+    program = read_whole_program(tmp_path / "program.pte")
+    firmware = build_application(program, [tmp_path / "share.c"], tmp_path / "image", sources)
+    (firmware.folder / "given.bin").write_bytes(b"".join(x.numpy().tobytes() for _, (x,) in frames))
+    measure_application(firmware)
+    loaded = load_program(pte)
+    wanted = [loaded.run(inputs, name)[0] for name, inputs in frames]
+    found = np.frombuffer((firmware.folder / "found.bin").read_bytes(), np.float32).reshape(6, 1, 8)
+    assert np.array_equal(found, wanted) and not np.array_equal(found[1], found[3])
+    # Two programs in one image have no place in common.
+    both = read_several([tmp_path / "program.pte", _copied(tmp_path / "program.pte")])
+    with pytest.raises(OpenNeutronError, match="ON709"):
+        build_application(both, [tmp_path / "share.c"], tmp_path / "both", sources)
+
+
+def _copied(path):
+    other = path.with_name("other.pte")
+    other.write_bytes(path.read_bytes())
+    return other
