@@ -106,6 +106,66 @@ def test_a_cache_is_the_npus(write: str, mask: str):
             loaded.run((steps(0)[0][0], torch.tensor([wrong])))
 
 
+def _rolling(cache: torch.Tensor, rows: torch.Tensor, at: torch.Tensor) -> None:
+    cache.index_copy_(2, at % ROWS, rows)
+
+
+def _before(cache: torch.Tensor, rows: torch.Tensor, at: torch.Tensor) -> None:
+    cache[:, :, at - 1] = rows  # at 0 it is the last
+
+
+def _chunk(cache: torch.Tensor, rows: torch.Tensor, at: torch.Tensor) -> None:
+    cache.index_copy_(2, at + torch.arange(3), rows)
+
+
+def _rows_by_narrow(cache: torch.Tensor, rows: torch.Tensor, at: torch.Tensor) -> None:
+    place = at.item()
+    torch._check_is_size(place)
+    torch._check(place + 3 <= ROWS)
+    cache.narrow(2, place, 3).copy_(rows)
+
+
+class Placed(nn.Module):
+    """Rows written at places that are computed, or that begin at a position; the angles have 20 positions."""
+
+    def __init__(self, write: Write):
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(1, 2, ROWS, 4))
+        self.register_buffer("angles", torch.rand(20, 4))
+        self.layer, self.write = nn.Linear(4, 4), write
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        self.write(self.cache, self.layer(x) * self.angles[at], at)
+        return torch.softmax(x @ self.cache.transpose(-1, -2), -1) @ self.cache
+
+
+@pytest.mark.parametrize(
+    ("write", "rows", "last"),
+    [(_rolling, 1, 19), (_before, 1, ROWS), (_chunk, 3, ROWS - 3), (_rows_by_narrow, 3, ROWS - 3)],
+)
+def test_places_that_are_computed_are_the_npus(write: Write, rows: int, last: int):
+    generator = torch.Generator().manual_seed(0)
+
+    def steps() -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [(torch.randn(1, 2, rows, 4, generator=generator), torch.tensor([p])) for p in range(last + 1)]
+
+    torch.manual_seed(0)
+    program = compile_model(
+        Placed(write).eval(), steps()[0], calibration=[steps() for _ in range(4)], accuracy="fast"
+    )
+    assert len(program.partitions) == 1 and not program.rejected
+    calls = mc.decode(program.info.payloads()[0].microcode).calls
+    assert [call.count for call in calls if isinstance(call, mc.Store)] == [rows]
+    loaded, reference = load_program(program.pte), ReferenceProgram(program)
+    for step in (*steps(), *reversed(steps())):
+        assert_same(loaded.run(step), reference.outputs(step))
+    for wrong in (last + 1, -1):
+        with pytest.raises(
+            OpenNeutronError, match=rf"input 1: at position \[0\] is {wrong}, .* from 0 to {last}"
+        ):
+            loaded.run((steps()[0][0], torch.tensor([wrong])))
+
+
 def test_several_rows_at_once():
     class Rows(nn.Module):
         def __init__(self) -> None:

@@ -474,8 +474,10 @@ def _looked_up(at: Lowering, call: Call, source: Value, dim: int, index: Value) 
         y = _gather(b, x, dim, index.array().reshape(-1))
     else:
         shape = (*x.shape[:dim], *index.shape, *x.shape[dim + 1 :])
-        y = b.op(Builtin.GATHER, [x, at(index)], shape, x.quant, options={"axis": dim, "batchDims": 0})
-    return b.requantize(b.reshape(y, call.out.shape), quant_of(call))
+        options = {"axis": dim, "batchDims": 0}
+        y = b.op(Builtin.GATHER, [x, at(index)], shape, x.quant, options=options, dtype=x.dtype)
+    y = b.reshape(y, call.out.shape)
+    return y if call.out.dtype in ("int32", "int64") else b.requantize(y, quant_of(call))
 
 
 def _lower_index_select(at: Lowering, call: Call) -> Tensor:

@@ -331,7 +331,7 @@ class _Finder:
             outputs, out = self._quantized([node])
         else:
             body, activation = ((node,), Activation.NONE) if inside else self._body(node, spec)
-            integers = spec.integer_result
+            integers = spec.integer_result or self._is_row_of_integers(node)
             outputs, out = ((), _value(body[-1], None)) if integers else self._result(body[-1], inside)
         args: dict[str, Any] = {}
         inputs: list[Node] = []
@@ -359,6 +359,13 @@ class _Finder:
         if reject is not None:
             raise _Refused(reject)
         return Part(node, spec, call, tuple(dict.fromkeys(inputs)), body, outputs)
+
+    def _is_row_of_integers(self, node: Node) -> bool:
+        """Whether an operator takes rows of a constant that are places themselves."""
+        if op_name(node) != "aten.index.Tensor":
+            return False
+        table = self.constants.find(bind_args(node)["self"])
+        return table is not None and table[0].dtype in ("int32", "int64")
 
     def _is_computed(self, value: Any) -> bool:
         """Whether a value is no constant, nor one as integers."""

@@ -22,9 +22,13 @@ def index_limits(data: bytes, info: MethodInfo, where: str) -> list[int | None]:
     counts = [0 if p is None else p.input_args for p in payloads]
     steps = program_steps(data, {info.name: counts}, where)[info.name]
     limits: dict[tuple[int, ...], int] = {}
+    written: set[tuple[int, ...]] = set()  # what lies there is no input any more
     for step in steps.steps:
         for place, limit in _limits_of(step, payloads):
-            limits[place] = min(limit, limits.get(place, limit))
+            if place not in written:
+                limits[place] = min(limit, limits.get(place, limit))
+        read = {tensor.place for tensor in step.inputs}  # a view is written where it is read
+        written |= {tensor.place for tensor in step.outputs} - read
     places = iter(steps.inputs)
     return [None if spec is None else limits.get(next(places).place) for spec in info.inputs]
 
@@ -45,19 +49,22 @@ def _limits_of(step: ProgramStep, payloads: Sequence[Payload | None]) -> list[tu
 def port_limits(microcode: bytes) -> dict[int, int]:
     """The inputs of a microcode that are indices, each with its limit."""
     program = mc.decode(microcode)
-    in_scratch = {d.place - 1: i for i, d in enumerate(program.inputs) if d.place}
+    whole = (mc.DType.INT32, mc.DType.INT64)
+    in_scratch = {d.place - 1: i for i, d in enumerate(program.inputs) if d.place and d.dtype in whole}
     limits: dict[int, int] = {}
     for call in program.calls:
-        if not isinstance(call, mc.Lookup | mc.Store):
-            continue
-        ref, limit = call.indices, call.axis
-        if isinstance(call, mc.Store):
-            limit -= call.length - 1
-        port = ref.index if ref.region == mc.Region.INPUT and not ref.offset else None
-        if ref.region == mc.Region.SCRATCH:
-            port = in_scratch.get(ref.offset)
-        if port is not None:
-            limits[port] = min(limit, limits.get(port, limit))
+        if isinstance(call, mc.Lookup | mc.Store):
+            ref, limit = call.indices, call.axis
+            if isinstance(call, mc.Store):
+                limit -= call.length - 1
+            port = ref.index if ref.region == mc.Region.INPUT and not ref.offset else None
+            if ref.region == mc.Region.SCRATCH:
+                port = in_scratch.get(ref.offset)
+            if port is not None:
+                limits[port] = min(limit, limits.get(port, limit))
+        output = getattr(call, "output", None)
+        if isinstance(output, mc.Ref) and output.region == mc.Region.SCRATCH:
+            in_scratch.pop(output.offset, None)  # what lies there is no input any more
     return limits
 
 

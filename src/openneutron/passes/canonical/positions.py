@@ -2,7 +2,8 @@
 
 A value that depends on an index alone, and on one that must be below some number because it says where in a
 cache to write or what row of a table to read, is a row of a table itself: masks (`arange(n) <= position`),
-angles, rows of rows. So no integer is computed with when the program runs.
+angles, rows of rows, places that are computed (`(position + 1) % n`, n rows that begin at one). So no integer
+is computed with when the program runs.
 """
 
 from __future__ import annotations
@@ -150,15 +151,26 @@ def _start(value: Any) -> Node | None:
     return None
 
 
+def _places(index: Node, rows: int, count: int, like: Node) -> Node:
+    """Where in so many rows some are that follow one another, the first of them at an index."""
+    first = _reshaped(index, (1,), like)
+    if count == 1:
+        return first
+    table = torch.arange(rows - count + 1)[:, None] + torch.arange(count)
+    stored = add_constant(cast(GraphModule, like.graph.owning_module), like, table, f"{like.name}_places")
+    return insert(like, aten.index.Tensor, (stored, [first]), like)
+
+
 def _slice_scatter(node: Node) -> Node | None:
-    """A row written at a number that is taken from an input."""
+    """Rows written at a number that is taken from an input."""
     args = bind_args(node)
     index, rows, dim = _start(args["start"]), args["src"], args["dim"]
-    if index is None or args["step"] != 1 or _shape(rows)[dim] != 1:
+    if index is None or args["step"] != 1:
         return None
     if op_name(rows) == "aten.copy.default":
         rows = insert(node, aten.expand.default, (rows.args[1], list(_shape(rows))), node)
-    return _put(node, args["self"], dim, _reshaped(index, (1,), node), rows)
+    places = _places(index, _shape(node)[dim], _shape(rows)[dim], node)
+    return _put(node, args["self"], dim, places, rows)
 
 
 def _select_scatter(node: Node) -> Node | None:
@@ -174,12 +186,13 @@ def _select_scatter(node: Node) -> Node | None:
 def _slice(node: Node) -> Node | None:
     args = bind_args(node)
     index, dim = _start(args["start"]), args["dim"]
-    if index is None or args["step"] != 1 or _shape(node)[dim] != 1:
+    count = _shape(node)[dim]
+    if index is None or args["step"] != 1 or not isinstance(count, int):
         return None
     dim %= len(_shape(args["self"]))
-    return insert(
-        node, aten.index.Tensor, (args["self"], [*[None] * dim, _reshaped(index, (1,), node)]), node
-    )
+    places = _places(index, _shape(args["self"])[dim], count, node)
+    rows = insert(node, aten.index.Tensor, (args["self"], [*[None] * dim, places]), node)
+    return _reshaped(rows, _shape(node), node)
 
 
 def _select(node: Node) -> Node | None:
@@ -192,7 +205,22 @@ def _select(node: Node) -> Node | None:
     return _reshaped(row, _shape(node), node)
 
 
+def _index(node: Node) -> Node | None:
+    """Rows read at places that are a row of a table, in the shape that they have there."""
+    args = bind_args(node)
+    indexed = [(dim, index) for dim, index in enumerate(args["indices"]) if index is not None]
+    if len(indexed) != 1 or not _is_index(indexed[0][1]):
+        return None
+    ((dim, index),) = indexed
+    if not _is_row(root := _root(index)) or root is index:
+        return None
+    return _reshaped(
+        insert(node, aten.index.Tensor, (args["self"], [*[None] * dim, root]), node), _shape(node), node
+    )
+
+
 _REWRITES = {
+    "aten.index.Tensor": _index,
     "aten.index_copy.default": _index_copy,
     "aten.index_put.default": _index_put,
     "aten.scatter.src": _scatter,
@@ -248,6 +276,8 @@ def tabulate_positions(model: GraphModule) -> bool:
         limit = min(_limits(index, derived, fixed), default=0)
         for node in [n for n in derived if limit and _is_wanted(n, derived)]:
             changed |= _tabulate(model, node, index, limit)
+    if changed:
+        index_writes(model)  # places that are rows now, as they are in the table
     return changed
 
 
@@ -272,31 +302,45 @@ def _limits(index: Node, derived: dict[Node, None], fixed: set[Node]) -> Iterato
         if _root(node) is not index:
             continue
         for user in node.users:
-            name = op_name(user)
-            if name not in _READS + _WRITES:
-                continue
-            args = bind_args(user)
-            if name == "aten.embedding.default":
-                dim = 0 if args["indices"] is node else None
-            elif "indices" in args:
-                dim = next((d for d, i in enumerate(args["indices"]) if i is node), None)
-            else:
-                dim = args["dim"] if args["index"] is node else None
-            if dim is not None:
-                yield _shape(cast(Node, args["weight" if "weight" in args else "self"]))[dim]
+            size = _size_at(user, node)
+            if size is not None:
+                yield size
+
+
+def _size_at(user: Node, index: Node) -> int | None:
+    """The size of what is read or written at an index; None if it is not one there."""
+    name = op_name(user)
+    if name not in _READS + _WRITES:
+        return None
+    args = bind_args(user)
+    if name == "aten.embedding.default":
+        dim = 0 if args["indices"] is index else None
+    elif "indices" in args:
+        dim = next((d for d, i in enumerate(args["indices"]) if i is index), None)
+    else:
+        dim = args["dim"] if args["index"] is index else None
+    return None if dim is None else _shape(cast(Node, args["weight" if "weight" in args else "self"]))[dim]
 
 
 def _is_wanted(node: Node, derived: dict[Node, None]) -> bool:
     """Whether something else computes with a value, and not with a row of a constant already."""
     tensor = tensor_of(node)
-    if tensor is None or not (tensor.is_floating_point() or tensor.dtype == torch.bool):
+    if tensor is None or _is_row(node):
         return False
-    source = node.all_input_nodes[-1]
-    first = bind_args(node).get("indices")
-    is_row = op_name(node) == "aten.index.Tensor" and first is not None and first[0] is source
-    if is_row and source.op == "placeholder" and node.all_input_nodes[0].op == "get_attr":
+    if _is_index(node):
+        at_place = any(op_name(user) in _READS + _WRITES and user not in derived for user in node.users)
+        return at_place and _root(node).op != "placeholder" and not _is_row(_root(node))
+    if not (tensor.is_floating_point() or tensor.dtype == torch.bool):
         return False
     return any(user not in derived and user.op != "output" for user in node.users)
+
+
+def _is_row(node: Node) -> bool:
+    """Whether a value is a row of a constant, by an input."""
+    if op_name(node) != "aten.index.Tensor":
+        return False
+    source, first = node.all_input_nodes[-1], bind_args(node)["indices"]
+    return first[0] is source and source.op == "placeholder" and node.all_input_nodes[0].op == "get_attr"
 
 
 def _tabulate(model: GraphModule, node: Node, index: Node, limit: int) -> bool:
@@ -317,6 +361,8 @@ def _tabulate(model: GraphModule, node: Node, index: Node, limit: int) -> bool:
         if axis is None:
             return False
         table = torch.stack([value.select(axis, 0) for value in whole])
+    if _is_index(node):
+        table = _in_range(table, {_size_at(user, node) for user in node.users} - {None})
     truth = table.dtype == torch.bool
     stored = add_constant(model, node, table.float() if truth else table, f"{node.name}_by_{index.name}")
     entry = insert(node, aten.index.Tensor, (stored, [index]), node)
@@ -331,6 +377,19 @@ def _tabulate(model: GraphModule, node: Node, index: Node, limit: int) -> bool:
         entry = insert(node, aten.gt.Scalar, (entry, 0.5), node)
     node.replace_all_uses_with(entry)
     return True
+
+
+def _in_range(table: torch.Tensor, sizes: set[int | None]) -> torch.Tensor:
+    """Places as PyTorch takes them, negative ones from the end; without last rows that are out of range.
+
+    So the position that leads there is what is out of range when it runs, and is named.
+    """
+    if len(sizes) != 1 or (size := sizes.pop()) is None:
+        return table
+    table = torch.where((table < 0) & (table >= -size), table + size, table)
+    good = ((table >= 0) & (table < size)).flatten(1).all(1)
+    count = int(good.sum())
+    return table[:count] if count and bool(good[:count].all()) else table
 
 
 def _is_by_row(model: GraphModule, node: Node, index: Node, whole: list[torch.Tensor], axis: int) -> bool:
