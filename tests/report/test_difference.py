@@ -71,6 +71,16 @@ def test_summaries_and_evaluations_are_read_too():
     assert [(c.key, c.a, c.b) for c in found.accuracy] == [("float", None, 0.9), ("simulator", None, 0.8)]
 
 
+WRONG = (
+    ("cycles_estimated", "many"),
+    ("program_bytes", None),
+    ("weights_bytes", float("inf")),
+    ("kernels", [["CONV_2D"]]),
+    ("unknown", 3),
+    ("cpu_nodes", [7]),
+)
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -81,6 +91,11 @@ def test_summaries_and_evaluations_are_read_too():
         (json.dumps({**report(), "schema": 7}), "has schema 7; this version of openneutron knows 1"),
         (json.dumps({**report(), "nodes": 5}), "'nodes' is not a list"),
         ('{"schema": 1}', "has no summary"),
+        *((json.dumps({**SUMMARY, key: value}), f"'{key}'") for key, value in WRONG),
+        (json.dumps({**report(), "nodes": [{"name": "a", "op": {}, "where": "npu"}]}), "'op' of a node"),
+        (json.dumps({**SUMMARY, "cpu_nodes": [{"node": "a", "reason": []}]}), "'reason' of a node"),
+        (json.dumps({**report(), "nodes": [{"op": "a", "where": "npu"}]}), "'name' of a node"),
+        (json.dumps({**report(), "errors": [{"name": "a", "sqnr_db": "b"}]}), "'sqnr_db' of a node"),
     ],
 )
 def test_files_that_are_no_reports(text, problem, tmp_path):

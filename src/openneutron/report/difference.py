@@ -6,33 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from openneutron.report.load import ACCURACIES, Loaded, figure_of
+from openneutron.report.load import ACCURACIES, FIGURES, Loaded, figure_of
 
-# key, words, and whether more of it is worse; None: neither.
-FIGURES: tuple[tuple[str, str, bool | None], ...] = (
-    ("cycles_estimated", "cycles (estimated)", True),
-    ("cycles_npu", "  on the NPU", None),
-    ("cycles_cpu", "  on the CPU", None),
-    ("cycles_borders", "  at the borders", None),
-    ("time_us_estimated", "time, us (estimated)", None),
-    ("sram_needed", "SRAM needed, bytes", True),
-    ("scratch_bytes", "  scratch", None),
-    ("sram_prefetch_bytes", "  prefetched weights", None),
-    ("io_bytes", "  inputs and outputs", None),
-    ("reserve_bytes", "  activations, inputs and outputs together", None),
-    ("planned_bytes", "  planned by ExecuTorch", None),
-    ("program_bytes", "flash (program file), bytes", True),
-    ("weights_bytes", "  weights", None),
-    ("partitions", "partitions", True),
-    ("npu_nodes", "nodes on the NPU", None),
-    ("cpu_nodes", "nodes on the CPU", True),
-    ("macs_npu", "MACs on the NPU", None),
-    ("macs_cpu", "MACs on the CPU", True),
-    ("border_transposes", "transposes at the borders", None),
-    ("runtime_transposes", "transposes by the runtime", None),
-    ("quantize_steps", "quantize steps", None),
-    ("dequantize_steps", "dequantize steps", None),
-)
 _STEPS = "quantized_decomposed."
 
 
