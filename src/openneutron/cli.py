@@ -15,18 +15,27 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from typing import NoReturn
 
 from openneutron import __version__
 from openneutron.commands import COMMANDS
-from openneutron.diagnostics import Diagnostic, OpenNeutronError
+from openneutron.diagnostics import Diagnostic, OpenNeutronError, printable
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 _DESCRIPTION = "The open eIQ Neutron backend for ExecuTorch: quantize, compile and run PyTorch models."
 
 
+class _Parser(argparse.ArgumentParser):
+    """Names of files, which a shell may have put in, do not command the terminal."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong with the arguments."""
+        super().error(printable(message))
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser with every command."""
-    parser = argparse.ArgumentParser(prog="openneutron", description=_DESCRIPTION)
+    parser = _Parser(prog="openneutron", description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"openneutron {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:

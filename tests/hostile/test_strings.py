@@ -132,6 +132,25 @@ def test_progress_shows_names_as_they_are(monkeypatch, capfd):
     assert "[/red]" in said and "\x1b[2J" not in said and "\x1b]" not in said
 
 
+def test_names_of_files_that_a_shell_put_in(tmp_path, monkeypatch, capfd):
+    """What `openneutron report *.pte` finds in somebody else's folder is shown, not obeyed."""
+    monkeypatch.chdir(tmp_path)
+    name = json.loads(f'"{NAME}"').replace("/", "")
+    Path(f"{name}.pte").write_bytes(small_program())
+    for command in (
+        ["report", f"{name}.pte"],
+        ["report", f"{name}.pte", "-o", f"{name}.json"],
+        ["diff", f"{name}.json", f"{name}.pte"],
+        ["run", f"{name}.pte", "--output-dir", name],
+        ["merge-kernels", f"{name}.pte", "-o", f"{name}.c"],
+        ["compile", "cifarnet", f"--{name}.pte"],
+    ):
+        assert main(command) in (0, 2), command
+        said = "".join(capfd.readouterr())
+        assert not {"\x1b", "\x07", "\u202e"} & set(said), command
+        assert "a?[2J" in said or command[0] == "diff", command
+
+
 ODD = 'a\nmessage(FATAL_ERROR evil)\n*/ int x; /* \\ "q" ${b} é'
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from openneutron.commands.compiling.arguments import add_weight_options
 from openneutron.commands.compiling.compile import given_options, output_path
-from openneutron.diagnostics import fail
+from openneutron.diagnostics import fail, printable
 from openneutron.inputs.source import MODEL_HELP, add_model_options, load_source
 from openneutron.quantize.plan import DEFAULT
 from openneutron.quantize.plan import HELP as ACCURACY
@@ -88,7 +88,7 @@ def execute(args: argparse.Namespace) -> None:
             f"ON306: {name}: LiteRT's reference kernels (BUILTIN_REF) end the process where the inputs of "
             "this softmax are nearly equal; its default kernels do not"
         )
-    print(json.dumps(summary, indent=2) if args.json else _text(summary))
+    print(json.dumps(summary, indent=2) if args.json else printable(_text(summary)))
 
 
 def summarize(path: Path, data: bytes) -> dict[str, Any]:

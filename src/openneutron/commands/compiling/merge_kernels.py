@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from openneutron.diagnostics import printable
+
 NAME = "merge-kernels"
 HELP = "merge kernel-selection files of several models"
 
@@ -26,4 +28,4 @@ def execute(args: argparse.Namespace) -> None:
 
     merged = merge_files([Path(f) for f in args.files], Path(args.output), inspect_program)
     names = ", ".join(kernel.name for kernel in sorted(merged.kernels))
-    print(f"{args.output}: {len(merged.kernels)} kernels ({names})")
+    print(f"{printable(args.output)}: {len(merged.kernels)} kernels ({names})")

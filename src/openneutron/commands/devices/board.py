@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openneutron.diagnostics import OpenNeutronError, fail
+from openneutron.diagnostics import OpenNeutronError, fail, printable
 
 if TYPE_CHECKING:
     from openneutron.board.arrays import Comparison
@@ -320,4 +320,4 @@ def _print(data: dict[str, Any], given: bool) -> None:
     else:
         print(f"{kind}: compared with {data['compared_with']}")
     for file in [*data.get("files", ()), data["measurements"]]:
-        print(f"wrote {file}")
+        print(f"wrote {printable(str(file))}")

@@ -27,7 +27,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openneutron.diagnostics import fail
+from openneutron.diagnostics import fail, printable
 from openneutron.inputs.seeds import check_seed
 from openneutron.targets.table import DEFAULT_TARGET
 
@@ -299,8 +299,8 @@ def _print(data: dict[str, Any], given: bool) -> None:
     if "run" in data:
         _print_run(console, data, given)
     if "export" in data:
-        print(f"export: {data['export']}")
-    print(f"image: {data['image']}")
+        print(f"export: {printable(str(data['export']))}")
+    print(f"image: {printable(str(data['image']))}")
 
 
 def _print_run(console: Any, data: dict[str, Any], given: bool) -> None:

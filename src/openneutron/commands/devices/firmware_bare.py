@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openneutron.diagnostics import printable
+
 if TYPE_CHECKING:
     from openneutron.firmware.build import Firmware
     from openneutron.firmware.emulator import FirmwareRun
@@ -106,7 +108,7 @@ def _print(data: dict[str, Any], given: bool) -> None:
         )
     if "run" in data:
         _print_run(console, data, given)
-    print(f"image: {data['image']}")
+    print(f"image: {printable(str(data['image']))}")
 
 
 def _print_run(console: Any, data: dict[str, Any], given: bool) -> None:

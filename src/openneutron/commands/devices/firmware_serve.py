@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openneutron.diagnostics import fail
+from openneutron.diagnostics import fail, printable
 from openneutron.targets.table import DEFAULT_TARGET
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def serve(args: argparse.Namespace) -> int:
         )
     else:
         print(f"CPU operators: {len(operators)}; Neutron kernels: all")
-        print(f"image: {image}")
+        print(f"image: {printable(str(image))}")
     return _emulate(core, image, args.port) if args.run else 0
 
 

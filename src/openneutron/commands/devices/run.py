@@ -270,7 +270,7 @@ def _print(
 
         print_profile(make_console(), profile)
     for file in [*files, *([args.etdump] if profile is not None else [])]:
-        print(f"wrote {file}")
+        print(f"wrote {printable(str(file))}")
 
 
 def _top(array: Any, labels: list[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openneutron.diagnostics import printable
 from openneutron.files import scratch_folder
 from openneutron.inputs.source import (
     add_model_options,
@@ -62,7 +63,9 @@ def execute(args: argparse.Namespace) -> int:
         _print(difference, args.a, args.b)
         for name, report in ((args.a, before), (args.b, after)):
             if report.summary["partitions"] and figure_of(report.summary, "cycles_npu") is None:
-                print(f"{name}: its cycles are not known: its delegates do not tell what they call")
+                print(
+                    f"{printable(name)}: its cycles are not known: its delegates do not tell what they call"
+                )
         if limit is not None:
             names = ", ".join(c.label.strip() for c in worse)
             print(

@@ -18,7 +18,7 @@ from openneutron.commands.compiling.compile import (
     option_text,
     write_rendered,
 )
-from openneutron.diagnostics import fail
+from openneutron.diagnostics import fail, printable
 from openneutron.files import scratch_folder
 from openneutron.inputs.source import MODEL_HELP, Source
 
@@ -76,7 +76,7 @@ def execute(args: argparse.Namespace) -> None:
         # What is beside a program may come from anywhere; a report made here has all it needs.
         place = f"{Path(args.model).stem}.report.json"
         fail("ON608", place, f"lacks something, or has another type: {error}", "Delete it, or compile again.")
-    print(written)
+    print(printable(str(written)))
 
 
 def _of_program(args: argparse.Namespace) -> dict[str, Any]:

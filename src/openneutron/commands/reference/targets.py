@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openneutron.diagnostics import fail
+from openneutron.diagnostics import fail, printable
 from openneutron.targets.chip import Target
 from openneutron.targets.table import MEASURED, REFUSED_TARGETS, TARGETS, find_target
 
@@ -146,7 +146,9 @@ def _predict(args: argparse.Namespace) -> None:
         return
     write_atomically(Path(args.output), text.encode())
     refused = sum(row["npu"] is None for row in data["predictions"])
-    print(f"{args.output}: {len(data['predictions'])} predictions, {refused} refused; {data['date']}")
+    print(
+        f"{printable(args.output)}: {len(data['predictions'])} predictions, {refused} refused; {data['date']}"
+    )
 
 
 def read_measured(path: Path) -> dict[str, list[Any]]:
