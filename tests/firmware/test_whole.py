@@ -18,7 +18,8 @@ from openneutron.diagnostics import OpenNeutronError
 from openneutron.firmware.build import runtime_folder
 from openneutron.firmware.cores import CORES
 from openneutron.firmware.export import export_program
-from openneutron.firmware.whole import build_whole, read_whole_program, with_pools
+from openneutron.firmware.pools import WholePools
+from openneutron.firmware.whole import build_whole, measuring_pools, read_whole_program, with_pools
 from openneutron.firmware.whole_run import compare_runs, host_runs, random_runs, run_whole
 from openneutron.options import CompileOptions
 from openneutron.pipeline import compile_model
@@ -143,6 +144,26 @@ def test_one_byte_less_fails_with_the_name_of_the_pool(sources, tmp_path, pool):
     smaller = with_pools(firmware, replace(firmware.pools, **{pool: getattr(firmware.pools, pool) - less}))
     with pytest.raises(OpenNeutronError, match=f"NEUTRON_{pool.upper()}_BYTES is too small"):
         run_whole(smaller, random_runs(firmware.program, 1))
+
+
+def test_memory_is_reserved_for_ports_that_the_program_plans_none_for():
+    planned, unplanned = (read_whole_program(p).info for p in (_small(), unplanned_program()))
+    assert WholePools.known(planned).io == 0
+    (method,) = unplanned.methods.values()
+    assert WholePools.known(unplanned).io == method.io_bytes
+
+
+def test_a_program_that_nearly_fills_the_sram_is_measured_or_refused_with_the_sum():
+    program, core = read_whole_program(_small()), CORES["cortex-m33"]
+    known = program.known_bytes
+    for more in (24, 100, 4000):
+        chip = replace(core, sram_bytes=known + more * 1024)
+        pools = measuring_pools(program, chip)
+        assert pools.total < chip.sram_bytes and min(pools.method, pools.stack) >= 2048
+    with pytest.raises(
+        OpenNeutronError, match=f"ON703.*needs {known:,} bytes of SRAM, .* at least 20,480 more"
+    ):
+        measuring_pools(program, replace(core, sram_bytes=known + 16 * 1024))
 
 
 def test_a_difference_is_reported(sources):

@@ -189,9 +189,9 @@ def _nbytes(shape: tuple[int, ...], dtype: np.dtype) -> int:
 
 
 def random_array(generator: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Values of a type: floats normally distributed, integers all over int8's range."""
+    """Values of a type: floats normally distributed, integers as int8; wide ones, which may index, 0 or 1."""
     if dtype.kind == "f":
         return generator.standard_normal(shape).astype(dtype)
-    if dtype.kind == "b":
+    if dtype.kind == "b" or dtype.itemsize >= 4:
         return generator.integers(0, 2, shape).astype(dtype)
     return generator.integers(-128 if dtype.kind == "i" else 0, 128, shape).astype(dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from openneutron.package.pte import ProgramInfo, tensor_bytes
+from openneutron.package.pte import ProgramInfo
 
 # sizeof(TensorMeta) and sixteen dimensions of a byte, for each argument of an operator (method.cpp).
 _LOOKUP = 12 + 16
@@ -38,10 +38,9 @@ class WholePools:
 
     @staticmethod
     def known(info: ProgramInfo) -> WholePools:
-        """What a program says of itself: planned memory, and room for all its inputs and outputs."""
+        """What a program says of itself: planned memory, and room for inputs and outputs beyond it."""
         planned = max((padded_sum(m.planned_buffers) for m in info.methods.values()), default=0)
-        ports = [(*m.inputs, *m.outputs) for m in info.methods.values()]
-        io = max((padded_sum([tensor_bytes(spec) for spec in specs]) for specs in ports), default=0)
+        io = max((padded_sum(m.unplanned_ports) for m in info.methods.values()), default=0)
         lookup = max((_LOOKUP * m.most_arguments for m in info.methods.values()), default=0)
         state = sum(payload.state_bytes for payload in info.payloads())
         return WholePools(planned=planned, io=io, lookup=lookup, state=state)

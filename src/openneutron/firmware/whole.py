@@ -62,6 +62,7 @@ APPLICATION = ("main", "system")
 OWN_APPLICATION = ("application", "system")  # with a user's: application.h
 ASSEMBLY, POOLS_HEADER = "program.S", "neutron_pools.h"
 MEASURING_STACK = 64 * 1024
+LEAST_STACK, LEAST_DATA, LEAST_REST = 8 * 1024, 4 * 1024, 8 * 1024  # what a small program runs in
 
 
 @dataclass(frozen=True)
@@ -214,7 +215,7 @@ def build_whole(
     run_tool([find_tool(f"{PREFIX}gcc"), *core.flags, "-c", ASSEMBLY, "-o", "application__program.o"], folder)
     objects.append(folder / "application__program.o")
     own = written_bytes(objects[len(units) : -1]) if application else 0
-    pools = pools or _measuring(program, core, own)
+    pools = pools or measuring_pools(program, core, own)
     return link_whole(program, core, given, tuple(objects), kernels, pools)
 
 
@@ -356,13 +357,19 @@ def written_bytes(objects: Sequence[Path]) -> int:
     return sum(int(row.split()[1]) + int(row.split()[2]) for row in rows)
 
 
-def _measuring(program: WholeProgram, core: Core, application: int = 0) -> WholePools:
-    """All the board has, half of the rest for each of what is not known yet; `measure` compares the sum."""
-    pools = WholePools.known(program.info)
-    own, stack = (
-        max(16 * 1024, core.sram_bytes // 120),
-        min(MEASURING_STACK, core.sram_bytes // 16),
-    )  # ExecuTorch's own data
-    rest = core.sram_bytes - stack - pools.planned - pools.io - own - application
-    half = max(0, rest - program.delegate_bytes) // 2 // 16 * 16
-    return replace(pools, method=half, temporary=half + program.delegate_bytes, stack=stack)
+def measuring_pools(program: WholeProgram, core: Core, application: int = 0) -> WholePools:
+    """All the board has, half of the rest for each of what is not known yet; `measure` compares the sum.
+
+    Where that leaves too little, ExecuTorch's own data and the stack get what a small program runs in.
+    """
+    pools, room = WholePools.known(program.info), core.sram_bytes
+    known = pools.planned + pools.io + program.delegate_bytes + application
+    usual = max(16 * 1024, room // 120), min(MEASURING_STACK, room // 16)
+    for own, stack in (usual, (LEAST_DATA, LEAST_STACK)):
+        rest = room - known - own - stack
+        if rest >= LEAST_REST:
+            half = rest // 2 // 16 * 16
+            return replace(pools, method=half, temporary=half + program.delegate_bytes, stack=stack)
+    fail("ON703", program.name, f"needs {known:,} bytes of SRAM, and ExecuTorch at least "
+         f"{own + stack + LEAST_REST:,} more with its stack; there are {room:,}",
+         "Compile it with a smaller --sram, or with --optimise size.")  # fmt: skip

@@ -170,6 +170,4 @@ def _random(generator: np.random.Generator, spec: TensorSpec | None) -> np.ndarr
     dtype = numpy_dtype(spec) if spec is not None else np.dtype(np.int64)
     if spec is None or dtype is None:
         return np.zeros((), np.int64)
-    if dtype.kind in "iu" and dtype.itemsize > 1:
-        return generator.integers(0, 2, spec.shape).astype(dtype)
     return random_array(generator, spec.shape, dtype)

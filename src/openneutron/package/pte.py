@@ -109,6 +109,7 @@ class MethodInfo:
     most_arguments: int = 0  # of an operator
     delegate_calls: dict[int, int] = field(default_factory=dict)  # instruction -> index into `delegates`
     remembers: bool = False  # from run to run, in planned memory
+    unplanned_ports: tuple[int, ...] = ()  # bytes of the inputs and outputs that no memory is planned for
 
     @property
     def shares_state(self) -> bool:
@@ -217,7 +218,20 @@ def _method(program, plan) -> MethodInfo:  # type: ignore[no-untyped-def]
         most_arguments=_most_arguments(plan),
         delegate_calls=_delegate_calls(plan),
         remembers=any(_is_written_buffer(value.val) for value in plan.values),
+        unplanned_ports=tuple(_unplanned_ports(plan)),
     )
+
+
+def _unplanned_ports(plan) -> Iterator[int]:  # type: ignore[no-untyped-def]
+    """Bytes of the inputs and outputs that an application has to bring memory for."""
+    for i in dict.fromkeys((*plan.inputs, *plan.outputs)):
+        tensor = plan.values[i].val
+        if (
+            type(tensor).__name__ == "Tensor"
+            and not tensor.data_buffer_idx
+            and tensor.allocation_info is None
+        ):
+            yield tensor_bytes(read_tensor(plan.values[i]))
 
 
 def _is_written_buffer(value) -> bool:  # type: ignore[no-untyped-def]

@@ -210,21 +210,11 @@ def random_inputs(method: MethodInfo, count: int, seed: int) -> list[list[Any]]:
     """Random inputs of a method."""
     import numpy as np
 
-    specs = [((), "int64") if s is None else (s.shape, s.dtype) for s in method.inputs]
-    generator = np.random.default_rng(seed)
-    return [[_random(generator, shape, dtype) for shape, dtype in specs] for _ in range(count)]
-
-
-def _random(generator: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """Integers wider than a byte are 0 or 1, which index anything."""
-    import numpy as np
-
     from openneutron.firmware.emulator import random_array
 
-    kind = np.dtype(dtype)
-    if kind.kind in "iu" and kind.itemsize > 1:
-        return generator.integers(0, 2, shape).astype(kind)
-    return random_array(generator, shape, kind)
+    specs = [((), "int64") if s is None else (s.shape, s.dtype) for s in method.inputs]
+    generator = np.random.default_rng(seed)
+    return [[random_array(generator, shape, np.dtype(dtype)) for shape, dtype in specs] for _ in range(count)]
 
 
 def compare_with_host(

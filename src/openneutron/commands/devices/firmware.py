@@ -175,7 +175,8 @@ def _whole(args: argparse.Namespace, program: WholeProgram) -> None:
     from openneutron.firmware.whole_run import measure
 
     steps, core, sram = Steps(), find_firmware_core(args.core, program.target), args.sram
-    folder = Path(args.output or f"{program.name}_firmware")
+    name = Path(args.file).stem if len(args.files) == 1 else program.name  # where a report looks for counts
+    folder = Path(args.output or f"{name}_firmware")
     selection = Path(args.kernel_selection) if args.kernel_selection else None
     inputs = _inputs(args, program)
     sources = check_whole(program, core, args.executorch_source, args.cmsis_nn_source, sram_bytes=sram)
