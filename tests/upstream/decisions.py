@@ -33,6 +33,7 @@ DIFFER: dict[str, str] = {
     "aten.relu.default: in place": "a product with a number, which its own quantizer makes a constant",
     "aten.convolution.default: padding same": "padded outside of what is quantized there; here in LiteRT",
     "aten.conv_transpose2d.input: transposed 1d": "its check fails with an IndexError, see docs/upstream.md",
+    "aten.select_copy.int": "a slice and a view in LiteRT; it has converters of these, and none of select",
     "aten.reflection_pad2d.default": "it knows the form aten.pad, not reflection_pad1d and 2d",
     "aten.clone.default: channels last": "a copy by `.to`: it has a converter of clone alone",
     "aten._softmax.default: 4d dim 1": "over channels, if a neighbour makes the tensor channels-first",

@@ -200,7 +200,6 @@ SELECT = OpSpec(
     ("aten.select_copy.int", "aten.select.int"),
     Shared(),
     moving(_select),
-    open_only=True,
     cases=(
         _case("step", lambda x: x[:, 1], (2, 3, 4)),
         _case("last", lambda x: x[:, -1], (2, 3, 4, 5)),
