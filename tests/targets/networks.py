@@ -27,8 +27,10 @@ from openneutron.litert.reference import Reference
 from openneutron.models.zoo import ZOO, find_model
 from openneutron.package.program import CompiledProgram
 from openneutron.pipeline import compile_litert
+from openneutron.targets.table import find_target
 from tests import architectures
 
+COLUMNS = ("network", "weights", "verified", "SRAM used", "outputs under QEMU and on the host")
 SMALL = "small_"  # before the name of one of tests/architectures.py
 
 
@@ -45,55 +47,55 @@ def compiled(name: str, target: str) -> CompiledProgram:
     return compile_model(model, samples[0], calibration=samples, accuracy="fast", options=options)
 
 
-def run_bare(made: CompiledProgram, folder: Path) -> str:
-    """Run the delegates; what it needed."""
+def run_bare(made: CompiledProgram, folder: Path) -> tuple[str, str]:
+    """Run the delegates; the SRAM it needed, and how its outputs compare."""
     program = read_firmware_program(made.pte)
     firmware = build_firmware(program, folder, select=True)
     inputs = random_inputs(program)
     run = run_firmware(firmware, inputs)
     equal = compare(program, run.outputs, run_host(program, inputs))
-    need = program.pools.delegates_bytes + run.stack_bytes
-    return f"SRAM {need:,} of {firmware.core.sram_bytes:,}, {equal:,} bytes equal the host's"
+    return f"{program.pools.delegates_bytes + run.stack_bytes:,}", f"{equal:,} bytes equal"
 
 
-def run_all(made: CompiledProgram, folder: Path) -> str:
-    """Run the whole program in ExecuTorch's runtime."""
+def run_all(made: CompiledProgram, folder: Path) -> tuple[str, str]:
+    """The same of the whole program in ExecuTorch's runtime."""
     from tests.firmware.whole import find_test_sources
 
     program = read_whole_program(made.pte)
     firmware = measure(build_whole(program, folder, find_test_sources()))
     inputs = random_runs(program, 1)
     found = compare_runs(program, run_whole(firmware, inputs).outputs, host_runs(program, inputs))
-    memory = f"SRAM {firmware.pools.total:,} of {firmware.core.sram_bytes:,}"
-    return f"{memory}, {found.equal} of {found.values} values equal the host's"
+    said = f"{found.values:,} equal" if found.equal == found.values else str(found)
+    return f"{firmware.pools.total:,}", said
 
 
-def as_reference(data: bytes, made: CompiledProgram) -> str:
-    """Whether LiteRT's reference kernels compute the same of a LiteRT file."""
+def verified(made: CompiledProgram, name: str) -> str:
+    """What the compile's own check says; of a LiteRT file whether LiteRT's reference kernels agree."""
+    if made.verification:
+        return str(made.verification)
     program = read_firmware_program(made.pte)
     inputs = random_inputs(program)
-    pairs = zip(Reference(data).run(inputs[0]), run_host(program, inputs)[0], strict=True)
+    pairs = zip(Reference(Path(name).read_bytes()).run(inputs[0]), run_host(program, inputs)[0], strict=True)
     same = all((np.asarray(a) == b).all() for a, b in pairs)
-    return "exact: LiteRT's reference kernels agree" if same else "WRONG: not LiteRT's reference"
+    return "equals LiteRT's reference" if same else "WRONG: not LiteRT's reference"
 
 
-def row(name: str, target: str, whole: bool) -> tuple[str, str]:
-    """What became of a network: ran, compiled or refused, and the figures."""
+def row(name: str, target: str, whole: bool) -> tuple[str, tuple[str, str, str, str]]:
+    """What became of a network (ran, compiled or refused), and the cells of its row."""
     try:
         made = compiled(name, target)
     except OpenNeutronError as error:
-        return "refused", f"{error.diagnostic.code} {error.diagnostic.problem}"
-    verified = str(made.verification) if made.verification else as_reference(Path(name).read_bytes(), made)
-    figures = f"weights {made.weights_bytes:,}, reserve {made.reserve_bytes:,}; {verified}"
+        return "refused", ("", "", "", f"refused: {error.diagnostic.problem}")
+    head = (f"{made.weights_bytes:,}", verified(made, name))
     try:
         with tempfile.TemporaryDirectory() as folder:
-            return "ran", f"{figures}; {(run_all if whole else run_bare)(made, Path(folder))}"
+            return "ran", (*head, *(run_all if whole else run_bare)(made, Path(folder)))
     except OpenNeutronError as error:
-        return "compiled", f"{figures}; {error.diagnostic.code} {error.diagnostic.problem}"
+        return "compiled", (*head, "", f"does not run: {error.diagnostic.problem}")
 
 
 def main() -> int:
-    """Print the table."""
+    """Print the table; 1 if a network that compiled did not run, or made other outputs."""
     warnings.simplefilter("ignore")
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
@@ -101,12 +103,13 @@ def main() -> int:
     parser.add_argument("--whole", action="store_true")
     args = parser.parse_args()
     counts: dict[str, int] = {}
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for name in args.names or [*ZOO, *(f"{SMALL}{name}" for name in architectures.NETWORKS)]:
-        result, text = row(name, args.target, args.whole)
+        result, cells = row(name, args.target, args.whole)
         counts[result] = counts.get(result, 0) + 1
-        print(f"| {Path(name).name} | {result} | {text} |", flush=True)
-    print(counts)
-    return 0
+        print(f"| {' | '.join((Path(name).name, *cells))} |", flush=True)
+    print(f"{args.target}, {find_target(args.target).sram_bytes:,} bytes of SRAM: {counts}")
+    return 1 if "compiled" in counts else 0
 
 
 if __name__ == "__main__":

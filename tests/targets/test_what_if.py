@@ -93,3 +93,6 @@ def test_a_file_that_is_not_there(tmp_path, capsys):
     assert main(["compile", "cifarnet", "--target-file", str(tmp_path / "none.toml")]) != 0
     assert "none.toml" in capsys.readouterr().err
     assert main(["compile", "cifarnet", "--target-file", "chip.txt"]) == 2
+    path = chip(tmp_path, TWICE)
+    assert main(["compile", "cifarnet", "--target-file", path, "--target", "mcxn94x"]) == 2
+    assert "not allowed with" in capsys.readouterr().err

@@ -26,6 +26,7 @@ def add_compile_options(parser: argparse.ArgumentParser, output: bool = True) ->
             "-o", "--output", metavar="OUT.pte", help="the program to write (default: <model>.pte)"
         )
     add = partial(_add, parser)
+    _add_target(parser)
     _add_what_computes(add)
     _add_quantizing(parser, add)
     _add_samples(add)
@@ -40,9 +41,14 @@ def _add(parser: argparse.ArgumentParser, *names: str, **how: Any) -> None:
     parser.add_argument(*names, *hyphens, **how)
 
 
-def _add_what_computes(add: Callable[..., None]) -> None:
-    add("--target", default=DEFAULT_TARGET, metavar="TARGET", help=f"{', '.join(TARGETS)} (default)")
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_mutually_exclusive_group().add_argument
+    known = f"{', '.join(TARGETS)} (default: {DEFAULT_TARGET})"
+    add("--target", default=DEFAULT_TARGET, metavar="TARGET", help=known)
     add("--target-file", dest="target", type=chip_file, metavar="CHIP.toml", help="a chip of your own making")
+
+
+def _add_what_computes(add: Callable[..., None]) -> None:
     add("--converter", choices=CONVERTERS, help="open (default): OpenNeutron's firmware; eiq: NXP silicon")
     listing = "; ".join(f"{recipe.name}: {recipe.help}" for recipe in RECIPES.values())
     add("--recipe", choices=[*RECIPES, *ALIASES], default=NEUTRON.name, help=f"what computes ({listing})")
