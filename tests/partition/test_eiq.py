@@ -29,7 +29,7 @@ class Lstm(nn.Module):
         return self.head(self.layer(x)[0][:, -1])
 
 
-# Softmax has a fixed range, the product that reads it wants zero point 0: one step between them stays on the CPU.
+# Softmax has a fixed range, the product that reads it wants zero point 0: one step between them is the CPU's.
 @pytest.mark.parametrize(
     ("network", "shape", "left", "partitions"),
     [
