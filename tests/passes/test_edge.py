@@ -6,6 +6,7 @@ from executorch.exir import to_edge
 from torch import nn
 
 from openneutron.fx import op_name
+from openneutron.passes.cpu_part.weights import store_transposed
 from openneutron.passes.edge import DEQUANTIZE, QUANTIZE, remove_quant_io, run_edge_passes
 from openneutron.quantize.loop import calibrate_and_quantize
 from openneutron.quantize.quantizer import NeutronQuantizer
@@ -84,3 +85,30 @@ def test_inputs_that_are_not_quantized_stay():
     kinds = [n.meta["val"].dtype for n in manager.exported_program().graph.nodes if n.op == "placeholder"]
     assert kinds == [torch.int8, torch.int64]
     assert count(manager, DEQUANTIZE) >= 1
+
+
+class Tied(nn.Module):
+    """A table that is looked up, and the weights of a product; a linear layer; weights that are returned."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.linear = nn.Embedding(6, 4), nn.Linear(4, 3)
+        self.returned = nn.Parameter(torch.randn(4, 2))
+
+    def forward(self, i):
+        x = self.table(i)
+        return x @ self.table.weight.t(), self.linear(x), self.returned.t()
+
+
+def test_weights_that_only_their_transpose_reads_are_stored_so():
+    model, places = Tied().eval(), torch.arange(5)
+    manager = edge(model, places)
+    expected, before = model(places), {k: v.clone() for k, v in model.state_dict().items()}
+    exported = manager.exported_program()
+    given = exported.state_dict
+    store_transposed(exported)
+    assert count(manager, "aten.permute_copy.default") == 2  # of the table and of what is returned
+    assert exported.state_dict["linear.weight"].shape == (4, 3)
+    for found, wanted in zip(exported.module()(places), expected, strict=True):
+        torch.testing.assert_close(found, wanted)
+    assert all(torch.equal(v, before[k]) for k, v in {**model.state_dict(), **given}.items())

@@ -24,6 +24,7 @@ from openneutron.package.before_edge import goes_before_edge, take_all_partition
 from openneutron.package.state import name_states_apart, with_copied_states, with_shared_states
 from openneutron.passes.cpu_part.dim_order import needs_order_restored, restore_order_around
 from openneutron.passes.cpu_part.parameters import has_narrow_parameters, widen_parameters
+from openneutron.passes.cpu_part.weights import store_transposed
 from openneutron.passes.edge import run_edge_passes
 from openneutron.quantize.annotation.sharing import NextState
 from openneutron.quantize.quantizer import NeutronQuantizer
@@ -141,6 +142,8 @@ def lower_program(
             edge = edge.transform([step])
     if any(has_narrow_parameters(edge.exported_program(name).graph_module) for name in exported):
         edge = edge.transform([widen_parameters])
+    for name in exported:
+        store_transposed(edge.exported_program(name))
     return edge, made
 
 
