@@ -187,9 +187,10 @@ CODES: dict[str, CodeInfo] = {
         "bring a constant into their form.",
     ),
     "ON211": CodeInfo(
-        "calibration data not finite",
-        "A sample has values that are NaN or infinite. The range of every tensor they reach would be "
-        "lost, so that they are refused; the message names the sample, counted from zero, and the input.",
+        "calibration data not usable",
+        "A sample has values that are NaN or infinite: the range of every tensor they reach would be lost. "
+        "Or the model cannot be run on it: an index is out of range, say. The message names the sample, "
+        "counted from zero.",
     ),
     "ON212": CodeInfo(
         "model cannot be exported",

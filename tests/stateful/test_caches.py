@@ -11,6 +11,7 @@ from torch import nn
 
 from openneutron.compiler.microcode import format as mc
 from openneutron.diagnostics import OpenNeutronError
+from openneutron.inputs.samples import random_samples
 from openneutron.pipeline import compile_model
 from openneutron.run.program import load_program
 from tests.programs import ReferenceProgram, assert_same
@@ -164,6 +165,15 @@ def test_places_that_are_computed_are_the_npus(write: Write, rows: int, last: in
             OpenNeutronError, match=rf"input 1: at position \[0\] is {wrong}, .* from 0 to {last}"
         ):
             loaded.run((steps()[0][0], torch.tensor([wrong])))
+
+
+def test_a_sample_that_is_out_of_range_is_named():
+    samples = [steps(0), [(steps(0)[0][0], torch.tensor([ROWS]))]]
+    with pytest.raises(OpenNeutronError, match=rf"ON211: calibration, frame 0 of .*index {ROWS} is out"):
+        compile_model(Cached("index_copy", "where").eval(), steps(0)[0], calibration=samples)
+    last = steps(0)[-1]  # the last position, as an example to make others of
+    made = random_samples(last, 100)
+    assert {int(at) for _, at in made} == set(range(ROWS))
 
 
 def test_several_rows_at_once():

@@ -25,7 +25,10 @@ Sample = tuple[Any, ...]
 
 
 def random_samples(example: Sample, count: int, seed: int = 0) -> list[Sample]:
-    """Normally distributed inputs like the example; integers are drawn from the example's range."""
+    """Normally distributed inputs like the example; integers are drawn from the example's range.
+
+    A single one is taken for the last of a range, because it may be an index.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(seed)
@@ -33,8 +36,10 @@ def random_samples(example: Sample, count: int, seed: int = 0) -> list[Sample]:
     def draw(like: torch.Tensor) -> torch.Tensor:
         if like.is_floating_point():
             return torch.randn(like.shape, generator=generator).to(like.dtype)
-        low, high = int(like.min()), int(like.max()) + 1
-        return torch.randint(low, max(high, low + 2), like.shape, generator=generator).to(like.dtype)
+        low, last = int(like.min()), int(like.max())
+        if low == last:
+            low, last = (0, low) if low > 0 else (low, low + 1)
+        return torch.randint(low, last + 1, like.shape, generator=generator).to(like.dtype)
 
     return [tuple(draw(value) for value in example) for _ in range(count)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +61,19 @@ class Kept:
 def _most(sample: tuple[Any, ...]) -> int:
     size = sum(v.numel() * v.element_size() for v in sample if isinstance(v, Tensor))
     return max(1, min(KEPT, KEPT_BYTES // max(1, size)))
+
+
+@contextmanager
+def said_of(where: str) -> Iterator[None]:
+    """Let what a model says of an index out of range be an error of the sample."""
+    try:
+        yield
+    except (IndexError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "index" not in str(error):
+            raise
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        fail("ON211", where, f"the model cannot be run on it: {first}",
+             "Give samples that it takes: indices in range, for one.")  # fmt: skip
 
 
 def check_sample(sample: tuple[Any, ...], index: int) -> None:

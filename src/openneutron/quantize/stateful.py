@@ -29,7 +29,7 @@ from torch.utils import _pytree as pytree
 
 from openneutron.fx import op_name
 from openneutron.quantize.annotation.sharing import NextState
-from openneutron.quantize.samples import KEPT
+from openneutron.quantize.samples import KEPT, said_of
 from openneutron.quantize.state_parts import part_states
 from openneutron.tensors import plain_inputs
 
@@ -214,10 +214,13 @@ class WithStatePorts:
         run = self.program.module(check_guards=False)
         for frames in sequences:
             state = [port.initial.clone() for port in self.states]
-            for frame in frames:
+            for number, frame in enumerate(frames):
                 sample = (*pytree.tree_leaves(frame), *state)
                 yield sample
-                with torch.no_grad():  # not around the yield: gradients stay as the caller has them
+                with (
+                    torch.no_grad(),
+                    said_of(f"calibration, frame {number} of a sequence"),
+                ):  # not around the yield: gradients are the caller's
                     found = run(*sample)
                 state = [t.clone() for t in found[len(found) - len(state) :]]
 
@@ -227,19 +230,19 @@ class WithStatePorts:
         Behind them come the first frames of all sequences, after so many that none of these is kept back from
         observing: the initial values of states are seen, however rare they are.
         """
-        count = sum(map(len, sequences))
+        frames_given = sum(map(len, sequences))
         firsts = [next(self.samples([frames])) for frames in sequences if frames]
         size = (
             sum(t.numel() * t.element_size() for t in firsts[0] if isinstance(t, torch.Tensor))
             if firsts
             else 0
         )
-        if count * size > _ROOM:
+        if frames_given * size > _ROOM:
             yield from self.samples(sequences)
-        elif count > len(sequences):
+        elif frames_given > len(sequences):
             found = list(self.samples(sequences))
-            step = next(s for s in (7, 11, 13, 17, 19, 23, 29, 31) if count % s)
-            yield from (found[i * step % count] for i in range(max(count, KEPT)))
+            step = next(s for s in (7, 11, 13, 17, 19, 23, 29, 31) if frames_given % s)
+            yield from (found[i * step % frames_given] for i in range(max(frames_given, KEPT)))
         yield from firsts
 
     def with_buffers(self, quantized: GraphModule) -> GraphModule:

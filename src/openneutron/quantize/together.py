@@ -23,7 +23,7 @@ from openneutron.diagnostics import fail, nearest
 from openneutron.quantize.annotation.number_formats import Scheme
 from openneutron.quantize.loop import calibrate_and_quantize
 from openneutron.quantize.plan import AccuracyPlan
-from openneutron.quantize.samples import EXAMPLES, KEPT, check_sample, spread_over
+from openneutron.quantize.samples import EXAMPLES, KEPT, check_sample, said_of, spread_over
 from openneutron.quantize.sequences import kept_back
 from openneutron.quantize.stateful import (
     Inputs,
@@ -43,7 +43,7 @@ NamedFrame = tuple[str, Inputs]
 def have_common_buffers(models: Mapping[str, Model]) -> bool:
     """Whether several of the methods hold the same buffer."""
     counts = Counter(tensor for model in models.values() for tensor in set(_buffers(model).values()))
-    return len(models) > 1 and any(count > 1 for count in counts.values())
+    return len(models) > 1 and any(holders > 1 for holders in counts.values())
 
 
 def name_shared(models: Mapping[str, Model], exported: Mapping[str, ExportedProgram]) -> set[str]:
@@ -159,12 +159,12 @@ class Together:
         runs = {name: ports.program.module(check_guards=False) for name, ports in self.methods.items()}
         for frames in sequences:
             now: dict[Any, torch.Tensor] = {}
-            for name, frame in frames:
+            for number, (name, frame) in enumerate(frames):
                 states = self.methods[name].states
                 keys = [port.buffer if port.buffer in self.shared else (name, port.buffer) for port in states]
                 held = [now.get(key, port.initial).clone() for key, port in zip(keys, states, strict=True)]
                 sample = (*pytree.tree_leaves(frame), *held)
-                with torch.no_grad():
+                with torch.no_grad(), said_of(f"calibration, frame {number} of a sequence"):
                     found = pytree.tree_leaves(runs[name](*sample))
                 after = [t.clone() for t in found[len(found) - len(keys) :]]
                 now.update(zip(keys, after, strict=True))

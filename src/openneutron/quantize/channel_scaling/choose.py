@@ -19,7 +19,7 @@ from openneutron.quantize.prepared_model.effect import tell_functions
 from openneutron.quantize.prepared_model.model import Sample, in_float, layers_of, observers
 from openneutron.quantize.prepared_model.quality import Quality
 from openneutron.quantize.prepared_model.walk import affordable
-from openneutron.quantize.samples import spread_over
+from openneutron.quantize.samples import said_of, spread_over
 
 Judge = Callable[[GraphModule], Quality]
 _SCALED_DB = 3.0  # by which scaling must be better: less is chance, or lost again when weights are rounded
@@ -100,8 +100,9 @@ def observe(prepared: GraphModule, samples: Iterable[Sample]) -> None:
         elif hasattr(observer, "reset_min_max_vals"):
             observer.reset_min_max_vals()
     with torch.no_grad():
-        for sample in samples:
-            prepared(*sample)
+        for number, sample in enumerate(samples):
+            with said_of(f"calibration sample {number}"):
+                prepared(*sample)
 
 
 @dataclass(frozen=True)
