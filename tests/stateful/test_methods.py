@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from openneutron.cli import main
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.fx import op_name
 from openneutron.pipeline import compile_model
@@ -115,6 +116,14 @@ def test_shared_state_is_int8_and_planned_once(shared):
     for name, method in program.methods.items():
         steps = [n for n in method.graph.nodes if "quantize" in op_name(n)]
         assert len(steps) == 2, f"{name}: {steps}"  # its input and its output
+
+
+def test_run_takes_a_method_by_its_name(shared, tmp_path, capsys):
+    file = shared[1].save(tmp_path / "methods.pte")
+    assert main(["run", str(file), "--method", "peek", "--output-dir", str(tmp_path), "--trust"]) == 0
+    assert np.load(tmp_path / "output_0.npy").shape == (1, 2, 1, ROWS)
+    assert main(["run", str(file), "--trust"]) == 1
+    assert "Give --method: decode, peek, prefill" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("same", [True, False])

@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--input", action="append", default=[], metavar="FILE", help="once per input, in order"
     )
+    parser.add_argument("--method", metavar="NAME", help="of a .pte with several (default: forward)")
     parser.add_argument("--output-dir", metavar="DIR", help="write output_0.npy, output_1.npy, ...")
     parser.add_argument("--labels", metavar="FILE", help="names of the classes, one a line")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run N times, for the time")
@@ -84,7 +85,7 @@ def execute(args: argparse.Namespace) -> None:
         run_generate(args)
         return
     if args.board is not None:
-        for name in ("etdump", "labels", "threads"):
+        for name in ("etdump", "labels", "threads", "method"):
             if getattr(args, name) is not None:
                 fail("ON104", f"option --{name}", "has no effect with --board", "Leave it out.")
         if args.repeat != 1:
@@ -97,13 +98,14 @@ def execute(args: argparse.Namespace) -> None:
         program, specs = _load(path, args)
     inputs = _kept_inputs(path, specs) if not args.input and args.seed is None else None
     args.random = inputs is None and not args.input
-    inputs = inputs or read_inputs(args, specs, program.index_limits() if args.random else ())
+    named = {"method": args.method} if args.method else {}
+    inputs = inputs or read_inputs(args, specs, program.index_limits(**named) if args.random else ())
     sequence = frames_of_arrays(inputs, specs)
     times = []
     for number in range(args.repeat):
         program.reset() if number else None
         start = time.perf_counter()
-        found = [program.run(frame) for frame in sequence]
+        found = [program.run(frame, **named) for frame in sequence]
         times.append((time.perf_counter() - start) / len(sequence))
     outputs = found[0] if len(sequence) == 1 else [np.stack(column) for column in zip(*found, strict=True)]
     if args.etdump:
@@ -120,12 +122,17 @@ def _profile(args: argparse.Namespace, program: Any) -> Any:
     beside = Path(args.file).with_suffix(SUFFIX)
     record = Path(args.etrecord) if args.etrecord else beside if beside.exists() else None
     return read_profile(
-        Path(args.etdump), program.method(), find_target(args.target or program.target), record
+        Path(args.etdump),
+        program.method(args.method or "forward"),
+        find_target(args.target or program.target),
+        record,
     )
 
 
 def _load(path: Path, args: argparse.Namespace) -> tuple[Any, list[tuple[tuple[int, ...], str]]]:
     if path.suffix == ".tflite":
+        if args.method:
+            fail("ON104", "option --method", "a .tflite has one", "Leave it out.")
         from openneutron.options import CompileOptions
         from openneutron.run.litert import load_litert
 
@@ -150,7 +157,14 @@ def _load(path: Path, args: argparse.Namespace) -> tuple[Any, list[tuple[tuple[i
         trust=args.trust,
         most_work=args.most_work,
     )
-    specs = [(s.shape, s.dtype) for s in program.method().inputs if s is not None]
+    methods = list(program.info.methods)
+    if args.method is None and "forward" not in methods:
+        if len(methods) > 1:
+            fail(
+                "ON515", str(path), "the program has several methods", f"Give --method: {', '.join(methods)}."
+            )
+        args.method = methods[0]
+    specs = [(s.shape, s.dtype) for s in program.method(args.method or "forward").inputs if s is not None]
     return program, specs
 
 
