@@ -58,15 +58,21 @@ class KeywordTCN(nn.Module):
     the same.
     """
 
-    def __init__(self, stream: bool = False, channels: int = 48, kernel: int = 5):
+    def __init__(self, stream: bool = False, channels: int = 48, kernel: int = 5, labels: int = len(LABELS)):
         super().__init__()
         self.past = Past(BANDS, 2, stream)
         self.stem = nn.Conv1d(BANDS, channels, 3, bias=False)
         self.norm = nn.BatchNorm1d(channels)
         self.blocks = nn.Sequential(*(Block(channels, kernel, 2**i, stream) for i in range(4)))
-        self.classifier = nn.Linear(channels, len(LABELS))
+        self.classifier = nn.Linear(channels, labels)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(N, 40, T) -> (N, 12), logits"""
-        found = self.blocks(torch.relu(self.norm(self.stem(self.past(x)))))
-        return self.classifier(found[:, :, -1])
+        """(N, 40, T) -> (N, labels), logits"""
+        return self.classifier(self._found(x)[:, :, -1])
+
+    def over(self, x: torch.Tensor) -> torch.Tensor:
+        """(N, 40, T) -> (N, T, labels): what a stream says at each frame."""
+        return self.classifier(self._found(x).transpose(1, 2))
+
+    def _found(self, x: torch.Tensor) -> torch.Tensor:
+        return self.blocks(torch.relu(self.norm(self.stem(self.past(x)))))
