@@ -1,5 +1,6 @@
 """Settings shared by all tests."""
 
+import gc
 import os
 import shutil
 import sys
@@ -17,6 +18,10 @@ from hypothesis import settings
 from openneutron.firmware.sources import CMSIS_NN, EXECUTORCH, source_place
 from tests.durations import Durations
 from tests.trained import SHARED
+
+# Python looks for garbage each time 700 more objects live: with all that torch has imported, a fifth of the
+# suite's work. Every compile makes some hundred thousand objects, so that nothing piles up.
+gc.set_threshold(50_000, 20, 20)
 
 # No deadline: the first example of a test pays for imports. Derandomized in CI, so that a red build is one
 # everybody can repeat; `HYPOTHESIS_PROFILE=explore` searches afresh.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -37,6 +38,8 @@ def run() -> NoReturn:
     """Run the command of this process; Ctrl-C at any moment is a message and exit code 130."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
+    # Python looks for garbage each time 700 more objects live, which is a sixth of the time to import torch.
+    gc.set_threshold(50_000, 20, 20)
     interrupt, code = _Interrupt(), INTERRUPTED
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # `nohup`, `&` in a script: it stays ignored
         signal.signal(signal.SIGINT, interrupt)

@@ -71,6 +71,12 @@ class CompileOptions:
     None: where that arena is planned with the rest of the program, as `compile_model` does."""
 
     def __post_init__(self) -> None:
+        self._normalize()
+        self._check_types()
+        self._check_target()
+        self._check_aim()
+
+    def _normalize(self) -> None:
         # Paths and lists are what people have at hand; the stored form is hashable and JSON-able.
         for key in ("intermediates_dir", "kernel_selection_dir"):
             if isinstance(value := getattr(self, key), os.PathLike):
@@ -84,12 +90,22 @@ class CompileOptions:
         for name in names:
             _check_type("operators_not_to_delegate", "a list of operator names", name, str)
         object.__setattr__(self, "operators_not_to_delegate", names)
+        if isinstance(self.cycle_budget, int) and not isinstance(self.cycle_budget, bool):
+            object.__setattr__(self, "cycle_budget", float(self.cycle_budget))
 
+    def _check_types(self) -> None:
         for key in _BOOLEANS:
             _check_type(key, "True or False", getattr(self, key), bool)
         _check_type("keep_inputs", "True, False or None", self.keep_inputs, bool, type(None))
         for key in ("extra_flags", "intermediates_dir", "kernel_selection_dir"):
             _check_type(key, "a string or None", getattr(self, key), str, type(None))
+        _check_type("sram_bytes", "a number of bytes or None", self.sram_bytes, int, type(None))
+        if isinstance(self.sram_bytes, bool):
+            _wrong_type("sram_bytes", "a number of bytes or None", self.sram_bytes)
+        _check_type("cycle_budget", "a number from 0 on", self.cycle_budget, float)
+
+    def _check_target(self) -> None:
+        """The converter, its target, and what they take."""
         if self.converter not in CONVERTERS:
             fail(
                 "ON104",
@@ -105,9 +121,16 @@ class CompileOptions:
                 f"the NPU of {target.chip} reads weights where they lie in flash",
                 "Leave it out",
             )
-        _check_type("sram_bytes", "a number of bytes or None", self.sram_bytes, int, type(None))
-        if isinstance(self.sram_bytes, bool):
-            _wrong_type("sram_bytes", "a number of bytes or None", self.sram_bytes)
+        if self.extra_flags and self.converter == "open":
+            fail(
+                "ON104",
+                "option extra_flags",
+                f"the open converter takes no extra flags (got '{self.extra_flags}')",
+                "Leave them out, or choose the eiq converter",
+            )
+
+    def _check_aim(self) -> None:
+        """How much memory there is, and what it is saved for."""
         if self.sram_bytes is not None and self.sram_bytes <= 0:
             fail(
                 "ON104",
@@ -124,18 +147,8 @@ class CompileOptions:
                 f"the {self.converter} converter cannot optimise for size",
                 "Leave it out, or choose the open converter",
             )
-        if isinstance(self.cycle_budget, int) and not isinstance(self.cycle_budget, bool):
-            object.__setattr__(self, "cycle_budget", float(self.cycle_budget))
-        _check_type("cycle_budget", "a number from 0 on", self.cycle_budget, float)
         if not self.cycle_budget >= 0:
             fail("ON104", "option cycle_budget", f"must not be negative (got {self.cycle_budget})")
-        if self.extra_flags and self.converter == "open":
-            fail(
-                "ON104",
-                "option extra_flags",
-                f"the open converter takes no extra flags (got '{self.extra_flags}')",
-                "Leave them out, or choose the eiq converter",
-            )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CompileOptions:

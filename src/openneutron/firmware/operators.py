@@ -106,20 +106,9 @@ def find_kernels(operators: Sequence[str], sources: Sources, *, portable: bool =
     names = sorted(set(operators))
     left = {op for op in names if not op.startswith(PRIM)}
     files: dict[Path, str] = {}
-    folders, cmsis_nn = [], []
     missing: list[str] = []
-    ours: list[Path] = []
-    fast: set[str] = set()
-    for library in CPU_KERNELS if not portable else ():
-        root = library.root(sources)
-        functions = _functions(root / library.list)
-        provided = sorted(left & set(functions))
-        if provided:
-            fast |= set(provided)
-            texts = {f: f.read_text() for f in sorted((root / library.folder).glob("adapt_*.cpp"))}
-            words = re.compile(rf"\b({'|'.join(functions[op] for op in provided)})\b")
-            ours += [file for file, text in texts.items() if words.search(text)]
-            folders.append((library.name, _generate(library, provided, sources)))
+    cmsis_nn: list[Path] = []
+    folders, ours, fast = ([], [], set()) if portable else _fast_kernels(left, sources)
     for library in LIBRARIES:
         functions = _functions(sources.executorch / library.list)
         provided = sorted(left & set(functions))
@@ -135,8 +124,6 @@ def find_kernels(operators: Sequence[str], sources: Sources, *, portable: bool =
                 files[source] = "cpu"
         if registered := [op for op in provided if op not in fast]:
             folders.append((library.name, _generate(library, registered, sources)))
-    if ours:
-        ours = sorted({*ours, *(runtime_folder() / "cpu_kernels").glob("*.c")})
     if missing or left:
         listing = ", ".join(sorted({*missing, *left}))
         fail("ON709", "program", f"there is no kernel for the target for {listing}",
@@ -150,6 +137,28 @@ def find_kernels(operators: Sequence[str], sources: Sources, *, portable: bool =
         files |= {sources.executorch / f"kernels/prim_ops/{name}.cpp": "cpu" for name in _PRIM_FILES}
     found = tuple((group, file) for file, group in files.items())
     return Kernels(tuple(names), found, tuple(cmsis_nn), tuple(folders), tuple(ours))
+
+
+def _fast_kernels(
+    operators: set[str], sources: Sources
+) -> tuple[list[tuple[str, Path]], list[Path], set[str]]:
+    """Of `runtime/cpu_kernels`: the folders that are generated, the files, and which operators they have."""
+    folders: list[tuple[str, Path]] = []
+    ours: list[Path] = []
+    fast: set[str] = set()
+    for library in CPU_KERNELS:
+        root = library.root(sources)
+        functions = _functions(root / library.list)
+        provided = sorted(operators & set(functions))
+        if provided:
+            fast |= set(provided)
+            texts = {f: f.read_text() for f in sorted((root / library.folder).glob("adapt_*.cpp"))}
+            words = re.compile(rf"\b({'|'.join(functions[op] for op in provided)})\b")
+            ours += [file for file, text in texts.items() if words.search(text)]
+            folders.append((library.name, _generate(library, provided, sources)))
+    if ours:
+        ours = sorted({*ours, *(runtime_folder() / "cpu_kernels").glob("*.c")})
+    return folders, ours, fast
 
 
 def prim_defines(operators: Iterable[str]) -> tuple[str, ...]:

@@ -316,15 +316,7 @@ class _Finder:
                     "openneutron ops lists what is." if _has_kernel(node) else _NO_KERNEL,
                 )
             )
-        if isinstance(spec.quantize, Weighted) and self._is_computed(
-            bind_args(node).get(spec.quantize.weight)
-        ):
-            raise _Refused(
-                Reject("ON203", "Weights must be constant", "It is computed from the model's inputs.")
-            )
-        for key, value in bind_args(node).items():
-            if isinstance(value, float) and not math.isfinite(value) and key not in spec.may_be_infinite:
-                raise _Refused(Reject("ON203", f"Numbers must be finite (got {key} = {value})"))
+        self._check_constants(node, spec)
         if spec is REQUANTIZE:
             body: tuple[Node, ...] = ()
             activation = Activation.NONE
@@ -366,6 +358,17 @@ class _Finder:
             return False
         table = self.constants.find(bind_args(node)["self"])
         return table is not None and table[0].dtype in ("int32", "int64")
+
+    def _check_constants(self, node: Node, spec: OpSpec) -> None:
+        """Refuse weights that are computed, and numbers that are not finite."""
+        args = bind_args(node)
+        if isinstance(spec.quantize, Weighted) and self._is_computed(args.get(spec.quantize.weight)):
+            raise _Refused(
+                Reject("ON203", "Weights must be constant", "It is computed from the model's inputs.")
+            )
+        for key, value in args.items():
+            if isinstance(value, float) and not math.isfinite(value) and key not in spec.may_be_infinite:
+                raise _Refused(Reject("ON203", f"Numbers must be finite (got {key} = {value})"))
 
     def _is_computed(self, value: Any) -> bool:
         """Whether a value is no constant, nor one as integers."""

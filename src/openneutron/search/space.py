@@ -202,6 +202,35 @@ def make_space(table: Mapping[str, Any], where: str = "space", folder: Path | No
     model = table.get("model")
     if not isinstance(model, str) or not model:
         fail(CODE, where, "names no model", 'Write model = "...": a zoo name or a file.')
+    dimensions, fixed = _dimensions(table, where)
+    if _table(table, "parameters", where) and ".py:" not in model:
+        fail(CODE, f"{where}: parameters", "only FILE.py:FUNCTION takes parameters", f"model is {model!r}.")
+    data = _table(table, "data", where)
+    _known(data, _DATA, f"{where}: data")
+    workers = _table(table, "workers", where)
+    _known(workers, _WORKERS, f"{where}: workers")
+    objectives = _objectives(_table(table, "objectives", where), where)
+    limits = tuple(_bound(name, text, where) for name, text in _table(table, "limits", where).items())
+    asked = {*objectives, *(bound.figure for bound in limits)}
+    if "metric" in asked and "metric" not in data:
+        fail(CODE, f"{where}: objectives", "there is no metric", 'Write [data] metric = "file.py:function".')
+    _check_boards(data, where)
+    return Space(
+        model=_located(model, folder),
+        dimensions=dimensions,
+        fixed=fixed,
+        objectives=objectives,
+        limits=limits,
+        data={k: _located(v, folder) if k not in _NO_FILES else v for k, v in data.items()},
+        trials=_count(table, "trials", 30, where),
+        seed=_count(table, "seed", 0, where, least=0),
+        batch=_count(table, "batch", 8, where, most=_MOST_BATCH),
+        ship=bool(workers.get("ship", False)),
+    )
+
+
+def _dimensions(table: Mapping[str, Any], where: str) -> tuple[dict[str, Dimension], Point]:
+    """What varies, and what has one value."""
     dimensions: dict[str, Dimension] = {}
     fixed: Point = {}
     for part in ("parameters", "options"):
@@ -218,35 +247,16 @@ def make_space(table: Mapping[str, Any], where: str = "space", folder: Path | No
     if not dimensions:
         hint = "Write a list: [options] per_channel = [false, true], or [parameters] width = [0.5, 1.0]."
         fail(CODE, where, "nothing varies in it", hint)
-    if _table(table, "parameters", where) and ".py:" not in model:
-        fail(CODE, f"{where}: parameters", "only FILE.py:FUNCTION takes parameters", f"model is {model!r}.")
-    data = _table(table, "data", where)
-    _known(data, _DATA, f"{where}: data")
-    workers = _table(table, "workers", where)
-    _known(workers, _WORKERS, f"{where}: workers")
-    objectives = _objectives(_table(table, "objectives", where), where)
-    limits = tuple(_bound(name, text, where) for name, text in _table(table, "limits", where).items())
-    asked = {*objectives, *(bound.figure for bound in limits)}
-    if "metric" in asked and "metric" not in data:
-        fail(CODE, f"{where}: objectives", "there is no metric", 'Write [data] metric = "file.py:function".')
+    return dimensions, fixed
+
+
+def _check_boards(data: Mapping[str, Any], where: str) -> None:
     boards = data.get("boards", [])
     if not isinstance(boards, list) or not all(isinstance(name, str) and name for name in boards):
         fail(CODE, f"{where}: data.boards", "must be a list of ports", 'Write boards = ["/dev/ttyACM0"].')
     for name in ("baud", "timeout"):
         if isinstance(data.get(name, 1), bool) or not isinstance(data.get(name, 1), int | float):
             fail(CODE, f"{where}: data.{name}", "must be a number", "As of `run --board`.")
-    return Space(
-        model=_located(model, folder),
-        dimensions=dimensions,
-        fixed=fixed,
-        objectives=objectives,
-        limits=limits,
-        data={k: _located(v, folder) if k not in _NO_FILES else v for k, v in data.items()},
-        trials=_count(table, "trials", 30, where),
-        seed=_count(table, "seed", 0, where, least=0),
-        batch=_count(table, "batch", 8, where, most=_MOST_BATCH),
-        ship=bool(workers.get("ship", False)),
-    )
 
 
 # Options whose value is a list itself.

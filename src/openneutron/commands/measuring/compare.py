@@ -64,24 +64,7 @@ def execute(args: argparse.Namespace) -> None:
     from openneutron.commands.progress import Steps
 
     steps = Steps()
-    check_board_arguments(args)
-    if args.board and args.remove_quant_io_ops:
-        fail("ON104", "option -r", "compare feeds the inputs as they are in the data", "Leave it out.")
-    source = load_model(args, steps)
-    if source.module is None or source.quantized:
-        fail(
-            "ON603",
-            args.model,
-            "there is no float model to compare with",
-            "Give the model before quantization.",
-        )
-    if args.converter == "eiq":
-        fail("ON104", "option --converter", "NXP's microcode does not run here", "Leave it out.")
-    if args.use_qat:
-        fail("ON104", "option --use_qat", "training changes the float model too: there is nothing to compare",
-             "Leave it out; `openneutron eval --use_qat` gives accuracies.")  # fmt: skip
-    if args.samples < 1:
-        fail("ON104", "option --samples", f"must be positive (got {args.samples})")
+    source = _checked_source(args, steps)
 
     from openneutron.commands.compiling.quantizing import calibration_samples
     from openneutron.inputs.samples import outside
@@ -116,6 +99,29 @@ def execute(args: argparse.Namespace) -> None:
             _print_board(board.data)
     if board:
         board.check()  # last: the figures say where it went wrong
+
+
+def _checked_source(args: argparse.Namespace, steps: Steps) -> Source:
+    """The float model; what leaves nothing to compare is refused."""
+    check_board_arguments(args)
+    if args.board and args.remove_quant_io_ops:
+        fail("ON104", "option -r", "compare feeds the inputs as they are in the data", "Leave it out.")
+    source = load_model(args, steps)
+    if source.module is None or source.quantized:
+        fail(
+            "ON603",
+            args.model,
+            "there is no float model to compare with",
+            "Give the model before quantization.",
+        )
+    if args.converter == "eiq":
+        fail("ON104", "option --converter", "NXP's microcode does not run here", "Leave it out.")
+    if args.use_qat:
+        fail("ON104", "option --use_qat", "training changes the float model too: there is nothing to compare",
+             "Leave it out; `openneutron eval --use_qat` gives accuracies.")  # fmt: skip
+    if args.samples < 1:
+        fail("ON104", "option --samples", f"must be positive (got {args.samples})")
+    return source
 
 
 def _with_budget(
