@@ -31,7 +31,7 @@ class Cost:
 
     name: str
     ms: float  # estimated, of one inference
-    sram: int  # inputs, outputs and activations
+    sram: int  # inputs, outputs, activations and what it remembers
     flash: int  # of the program
     npu_share: float  # of the estimated cycles
     cpu: tuple[str, ...]  # operators on the CPU, by what computes them
@@ -77,8 +77,9 @@ def cost_of(name: str, program: CompiledProgram) -> Cost:
     """What a program costs."""
     said = program.summary()
     total = said["cycles_estimated"]
-    return Cost(name, 1e3 * total / program.target.frequency_hz, said["reserve_bytes"], said["program_bytes"],
-                said["cycles_npu"] / total, tuple(said["cpu_kernels"]))  # fmt: skip
+    ms = 1e3 * total / program.target.frequency_hz
+    sram = said["reserve_bytes"] + said["state_bytes"]
+    return Cost(name, ms, sram, said["program_bytes"], said["cycles_npu"] / total, tuple(said["cpu_kernels"]))
 
 
 def runner(program: CompiledProgram) -> Callable[..., Arrays]:

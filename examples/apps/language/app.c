@@ -21,8 +21,8 @@ static const float *scores_after(int32_t net, int32_t length) {
     return bytes == sizeof likely ? scores : NULL;
 }
 
-/* What is remembered of the text before lies behind the positions that are looked at: nothing has to be reset. */
 static bool go_on(int32_t net, int32_t prompt, int32_t wanted, float temperature, uint32_t dice) {
+    methods_reset(); /* the text before is forgotten */
     for (int32_t length = 1; length < prompt + wanted; ++length) {
         const float *const scores = scores_after(net, length);
         if (scores == NULL) return false;

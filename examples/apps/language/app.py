@@ -11,15 +11,16 @@ import numpy as np
 import torch
 from PIL import Image
 
+from benchmarks.trained_networks import font
 from examples.apps.frame import LIB, Arrays, Figures, chip_note, compiled, cost_of, on_chip, save_picture
 from examples.apps.lib.chances import Dice, chances
-from examples.apps.lib.draw import BLUE, INK, ORANGE, Sheet, font
+from examples.apps.lib.draw import BLUE, INK, ORANGE, Sheet
 from openneutron.models.text import calibration_texts, frames, load_texts, windows
 from openneutron.models.tiny_lm import TinyLM
 from openneutron.models.zoo import find_model
 from openneutron.run.program import LoadedProgram, load_program
 
-NEEDS = ()
+NEEDS = ("matplotlib",)  # its font
 CONTEXT, TEMPERATURE = 256, 0.5  # app.c has the first too
 PROMPTS = ("If the class ", "You may copy ", "The value of ", "The Licensor ")
 Run = Callable[[torch.Tensor, torch.Tensor], np.ndarray]  # a byte and its position: the scores of the next
@@ -60,9 +61,11 @@ def in_float(model: TinyLM) -> Run:
 
 
 def of_program(program: LoadedProgram) -> Run:
-    """The program on the simulator; what it remembers lies behind the positions that are looked at."""
+    """The program on the simulator; where a text begins, it forgets the one before."""
 
     def run(byte: torch.Tensor, position: torch.Tensor) -> np.ndarray:
+        if int(position) == 0:
+            program.reset()
         scores: Arrays = program.run((byte, position))
         return scores[0][0, 0]
 
@@ -75,10 +78,10 @@ def main(out: Path, short: bool) -> Figures:
     model = entry.build(trained=True)
     assert isinstance(model, TinyLM)
     given = calibration_texts(2 if short else 4, 64 if short else CONTEXT)
-    program = compiled("TinyLM", model, given, accuracy="fast")
+    program = compiled("TinyLM", model, given, accuracy="fast" if short else "balanced")
     exact_run, run = in_float(model), of_program(load_program(program.pte))
 
-    count, prompts = (60, PROMPTS[:1]) if short else (190, PROMPTS)
+    count, prompts = (40, PROMPTS[:2]) if short else (190, PROMPTS)
     exact, found, seconds = [], [], 0.0
     for number, prompt in enumerate(prompts, 1):
         exact.append(write(exact_run, prompt.encode(), count, number))
@@ -95,7 +98,7 @@ def main(out: Path, short: bool) -> Figures:
     losses, right = ([float(np.mean([pair[i][k] for pair in pairs])) for i in (0, 1)] for k in (0, 1))
     same = np.mean([(a == b).mean() for (_, _, a), (_, _, b) in pairs])
 
-    ways = len(prompts) if short else 2
+    ways = 2  # texts that are written on the chip
     jobs = b"".join(struct.pack("<iifI", len(p), count, TEMPERATURE, n) + p.encode()
                     for n, p in enumerate(prompts[:ways], 1))  # fmt: skip
     files = [Path(__file__).with_name("app.c"), LIB / "chances.c"]
@@ -125,34 +128,38 @@ def draw(
     prompts: tuple[str, ...], exact: list[Written], found: list[Written], losses: list[float]
 ) -> Image.Image:
     """What both write, each letter as dark as it was likely."""
-    columns, letter, line, gap = 46, 9, 19, 20
+    columns, letter, line, gap = 52, 8, 18, 20
     blocks = [[_lines(prompt, each, columns) for each in pair]
               for prompt, *pair in zip(prompts, exact, found, strict=True)]  # fmt: skip
-    heights = [max(map(len, pair)) * line + 16 for pair in blocks]
-    sheet = Sheet(2 * (columns * letter + gap) + gap, sum(heights) + 40)
+    heights = [max(map(len, pair)) * line + 14 for pair in blocks]
+    sheet = Sheet(2 * (columns * letter + gap) + gap, sum(heights) + 44)
     for column, (name, ink, nats) in enumerate(
         (("float", BLUE, losses[0]), ("int8, on the simulator", ORANGE, losses[1]))
     ):
-        x, y = gap + column * (columns * letter + gap), 12
-        sheet.text(x, y, f"{name}: {nats:.3f} nats a byte", 15, ink)
+        x, y = gap + column * (columns * letter + gap), 40
+        sheet.text(x, 10, f"{name}: {nats:.3f} nats a byte", 15, ink)
         for pair, height in zip(blocks, heights, strict=True):
             for number, letters in enumerate(pair[column]):
-                for place, (byte, likely) in enumerate(letters):
-                    shade = tuple(round(c + (205 - c) * (1 - likely)) for c in ink) if likely >= 0 else INK
-                    at = (x + place * letter + letter / 2, y + 26 + number * line)
-                    sheet.pen.text(at, byte, shade, font(15), anchor="ma")
+                for place, (character, likely) in enumerate(letters):
+                    shade = tuple(round(c + (190 - c) * (1 - likely)) for c in ink) if likely >= 0 else INK
+                    at = (x + place * letter, y + number * line)
+                    sheet.pen.text(at, character, shade, font("DejaVuSansMono", 13))
             y += height
     return sheet.image
 
 
 def _lines(prompt: str, written: Written, columns: int) -> list[list[tuple[str, float]]]:
-    """Letters with how likely each was, in lines; those of the prompt have -1."""
+    """Letters with how likely each was, in lines; those of the prompt have -1. Runs of blanks are one."""
     letters = [(c, -1.0) for c in prompt]
-    letters += [(chr(b) if 32 <= b < 127 or b == 10 else "?", likely) for b, likely in written]
+    letters += [(chr(b) if 32 < b < 127 else " " if b in b" \n" else "?", likely) for b, likely in written]
     lines: list[list[tuple[str, float]]] = [[]]
-    for letter, likely in letters:
-        if letter == "\n" or len(lines[-1]) == columns:
-            lines.append([])
-        if letter != "\n":
-            lines[-1].append((letter, likely))
-    return [each for each in lines if each]
+    word: list[tuple[str, float]] = []
+    for character, likely in [*letters, (" ", 0.0)]:
+        if character != " ":
+            word.append((character, likely))
+        elif word:
+            if len(lines[-1]) + len(word) > columns:
+                lines.append([])
+            lines[-1] += [*word, (" ", 0.0)]
+            word = []
+    return lines

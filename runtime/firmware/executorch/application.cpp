@@ -7,6 +7,7 @@
 #include "application.h"
 #include "board.h"
 #include "loaded.h"
+#include "neutron_backend.h"
 
 namespace {
 
@@ -132,6 +133,10 @@ bool method_run(int32_t method) {
   slot->ticks += board_ticks() - start;
   slot->runs += 1;
   return error == Error::Ok || failed(slot->name, error);
+}
+
+void methods_reset(void) {
+  neutron_backend_reset();
 }
 
 int main() {

@@ -27,6 +27,10 @@ const void* method_output(int32_t method, uint32_t index, uint32_t* bytes);
 /* Computes the outputs from the inputs; false if ExecuTorch reported an error, which is printed. */
 bool method_run(int32_t method);
 
+/* Lets what delegates remember start from its initial values at their next run: a sequence begins. What a program
+ * remembers on the CPU stays. */
+void methods_reset(void);
+
 #ifdef __cplusplus
 }
 #endif
