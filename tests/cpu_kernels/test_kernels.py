@@ -218,23 +218,27 @@ def test_quantize_every_upper_half_of_a_float(core, sources, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "step"),
+    ("first", "last", "step", "function"),
     [
-        (0x80000000, 0xFFFFFFFF, 4001),
-        (0x00000000, 0x7FFFFFFF, 4001),
-        # Every float from -86 to -2^-28: what a softmax makes of anything; some ten minutes.
-        pytest.param(0xB1800000, 0xC2AC0000, 1, marks=pytest.mark.slow),
+        (0x80000000, 0xFFFFFFFF, 4001, "EXP"),
+        (0x00000000, 0x7FFFFFFF, 4001, "EXP"),
+        (0x00000000, 0xFFFFFFFF, 8009, "TANH"),
+        # Every float from -86 to -2^-28, what a softmax makes of anything; some ten minutes.
+        pytest.param(0xB1800000, 0xC2AC0000, 1, "EXP", marks=pytest.mark.slow),
+        # From 2^-28 to 86; from 2^-12 to 24. As long.
+        pytest.param(0x31800000, 0x42AC0000, 1, "EXP", marks=pytest.mark.slow),
+        pytest.param(0x39800000, 0x41C00000, 1, "TANH", marks=pytest.mark.slow),
     ],
 )
-def test_the_exponential_is_the_c_librarys(first, last, step, tmp_path):
+def test_the_functions_are_the_c_librarys(first, last, step, function, tmp_path):
     core, runtime = CORES["cortex-m33"], runtime_folder()
     if shutil.which(f"{PREFIX}gcc") is None or shutil.which("qemu-system-arm") is None:
         pytest.skip("the cross compiler or QEMU is not installed")
     firmware, own = runtime / "firmware", runtime / "cpu_kernels"
     files = (own / "tests/exponential.c", firmware / "board.c", firmware / "semihosting.c")
     run_tool([f"{PREFIX}gcc", *core.flags, "-O2", "-ffp-contract=off", "-fno-math-errno", f"-DFIRST={first}u",
-              f"-DLAST={last}u", f"-DSTEP={step}", f"-I{own}", f"-I{firmware}", *files, "-nostartfiles",
-              "-Wl,--gc-sections", "-Wl,--no-warn-rwx-segments", f"-L{firmware}",
+              f"-DLAST={last}u", f"-DSTEP={step}", f"-D{function}", f"-I{own}", f"-I{firmware}", *files,
+              "-nostartfiles", "-Wl,--gc-sections", "-Wl,--no-warn-rwx-segments", f"-L{firmware}",
               "-Wl,--defsym=__stack_bytes=8192", "-T", firmware / core.script, "-lm", "-o",
               tmp_path / "image"])  # fmt: skip
     # Without counting instructions, which QEMU takes twice the time for.
