@@ -1,5 +1,5 @@
-/* cpu_expf beside the C library's expf, or with -DTANH cpu_tanhf beside tanhf, for the floats whose bits are from FIRST to LAST, every STEP-th. Under QEMU it prints
- * how many differ. */
+/* cpu_expf beside the C library's expf, or with -DTANH cpu_tanhf beside tanhf, for the floats whose bits are from FIRST to
+ * LAST, every STEP-th. Under QEMU it prints how many differ. */
 #include "exponential.h"
 #include "semihosting.h"
 
