@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from openneutron import (
     generate_neutron_compile_spec,
     load_program,
 )
+from openneutron.environment.versions import executorch_folder
 from openneutron.package.pte import inspect_program
 
 
@@ -47,6 +49,21 @@ def quantized():
     inputs = (torch.randn(1, 1, 12, 12),)
     exported = torch.export.export(Net().eval(), inputs)
     return calibrate_and_quantize(exported, [inputs], NeutronQuantizer(NeutronTargetSpec("imxrt700"))), inputs
+
+
+def test_the_page_for_those_who_come_from_it_names_what_there_is():
+    page = Path(__file__).parents[1] / "docs/migrating.md"
+    rows = re.findall(r"^\| (`\..*?) \| `from openneutron import (.*?)` \|$", page.read_text(), re.MULTILINE)
+    assert len(rows) >= 14
+    for theirs, ours in rows:
+        assert all(hasattr(openneutron, name) and name in openneutron.__all__ for name in ours.split(", "))
+        for place in re.findall(r"`\.([\w.]+)`", theirs):
+            module, _, name = place.rpartition(".")
+            file = executorch_folder() / "backends/nxp" / f"{module.replace('.', '/')}.py"
+            if file.exists():  # not a module of a later release
+                assert re.search(rf"^(class |def |)({name})\b", file.read_text(), re.MULTILINE), place
+            else:
+                assert "(1.6)" in theirs, place
 
 
 def test_the_example_script(quantized, tmp_path: Path):
