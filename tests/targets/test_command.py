@@ -84,6 +84,16 @@ def test_predictions(tmp_path, monkeypatch, capsys):
     assert refused["npu"] is None and "2,097,152 bytes of flash" in refused["refused"]
 
 
+def test_predictions_for_a_chip_of_ones_own_making(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wide.toml").write_text('base = "imxrt700"\nmacs = 128\n')
+    (tmp_path / "list.txt").write_text("cifarnet wide.toml imxrt700\n")
+    assert main(["targets", "--predict", "list.txt"]) == 0
+    rows = json.loads(capsys.readouterr().out)["predictions"]
+    assert [bool(row["invented"]) for row in rows] == [True, True, False, False]
+    assert rows[0]["npu"]["cycles"] < rows[2]["npu"]["cycles"]
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [

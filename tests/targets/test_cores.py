@@ -43,3 +43,15 @@ def test_recipes_compile_for_the_cpu_of_the_chip(monkeypatch):
         (to_cortex_m, _) = lowering_of(NPU_CPU, CompileOptions("nova"), core).after
         assert to_cortex_m.target_config.target_string == chosen
     assert len(lowering_of(NEUTRON, CompileOptions("nova")).after) == 1
+
+
+def test_no_code_names_a_chip_but_its_own_file():
+    """The default's name is in a few places; where any other chip's is, its file should say what it is about."""
+    root = SCRIPTS.parents[1]
+    named = [
+        path.relative_to(root).as_posix()
+        for place, ends in (("src", (".py",)), ("runtime", (".c", ".h", ".cpp")))
+        for path in (root / place).rglob("*")
+        if path.suffix in ends and re.search("mcx_?n", path.read_text(), re.IGNORECASE)
+    ]
+    assert sorted(named) == ["runtime/generated/neutron_microcode.h", "src/openneutron/targets/chips/mcxn.py"]

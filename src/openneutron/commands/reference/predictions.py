@@ -71,10 +71,12 @@ def _rows(question: Question) -> Iterator[dict[str, Any]]:
     for name in question.targets:
         target = find_target(name)
         for in_flash in (False,) if target.reads_flash else (False, True):
-            yield _row(question.network, graph, target, in_flash)
+            options = CompileOptions(config=name, fetch_constants_to_sram=in_flash)
+            yield _row(question.network, graph, target, options)
 
 
-def _row(network: str, graph: Graph, target: Target, in_flash: bool) -> dict[str, Any]:
+def _row(network: str, graph: Graph, target: Target, options: CompileOptions) -> dict[str, Any]:
+    in_flash = options.fetch_constants_to_sram
     row: dict[str, Any] = {
         "network": network,
         "target": target.name,
@@ -84,7 +86,6 @@ def _row(network: str, graph: Graph, target: Target, in_flash: bool) -> dict[str
         "macs": macs_of(graph),
         "cpu_alone": _time(cpu_estimate(graph, target), target, band("cpu")),
     }
-    options = CompileOptions(config=target.name, fetch_constants_to_sram=in_flash)
     try:
         made = compile_graph(graph, target, options)
     except OpenNeutronError as error:
