@@ -46,7 +46,7 @@ def test_recipes_compile_for_the_cpu_of_the_chip(monkeypatch):
 
 
 def test_no_code_names_a_chip_but_its_own_file():
-    """The default's name is in a few places; where any other chip's is, its file should say what it is about."""
+    """The default's name is in a few places; what another chip's would be for, its file says."""
     root = SCRIPTS.parents[1]
     named = [
         path.relative_to(root).as_posix()
