@@ -183,14 +183,24 @@ def test_dask_workers_that_see_no_path_and_one_that_is_killed(folder, cluster):
             assert (folder / "there" / trial["program"]).read_bytes()
 
 
+@pytest.fixture(scope="module")
+def swept_page(tmp_path_factory):
+    """The page of a sweep, which tests only read."""
+    place = tmp_path_factory.mktemp("swept")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        Path("net.py").write_text(NET)
+        sweep(space(limits={"sram_bytes": "<= 1M"}), "out", jobs=1, reports=False)
+    return place / "out" / "sweep.html"
+
+
 @pytest.mark.browser
 @pytest.mark.slow  # a sweep, and its page in a browser
 @pytest.mark.parametrize("look", [{}, {"dark": True, "width": 400, "height": 800, "touch": True}])
-def test_the_page(folder, look):
-    sweep(space(limits={"sram_bytes": "<= 1M"}), "out", jobs=1, reports=False)
+def test_the_page(swept_page, look):
     browser = Browser()
     try:
-        page = browser.open(folder / "out" / "sweep.html", **look)
+        page = browser.open(swept_page, **look)
         count = "document.querySelectorAll('{}').length"
         assert page.evaluate(count.format("#scatter circle.dot")) == 4
         assert page.evaluate(count.format("#parallel path.thread")) == 4
