@@ -40,7 +40,7 @@ from openneutron.quantize.prepared_model.model import (
     set_value,
     value_of,
 )
-from openneutron.quantize.prepared_model.part_errors import part_errors
+from openneutron.quantize.prepared_model.part_errors import lacking_db, part_errors
 from openneutron.quantize.prepared_model.quality import (
     Run,
     chosen_by_others,
@@ -127,36 +127,44 @@ class FloatBudget:
             return prepared, refined
         asked, exact = self.share is not None, refined.exact
         share = SHARE if self.share is None else self.share
-        first = now = cycles = self._cycles(prepared, refined.held[0])
         target = find_target(self.options.config, self.options.converter)
-        search = _Search(prepared, refined, target, share * first, _TRIED[asked])
-        left, chosen, model = search.candidates(progress), frozenset[str](), prepared
-        best = quality(exact, quantized_run(prepared, refined.held))
+        # Unasked, nothing is compiled before there is something to gain.
+        first = self._cycles(prepared, refined.held[0]) if asked else None
+        about = _about_cycles(prepared, target) if first is None else first
+        search = _Search(prepared, refined, target, share * about, asked)
+        left, chosen, model, now = search.candidates(progress), frozenset[str](), prepared, first
+        if not left and not asked:
+            return prepared, refined
+        run = before_run = quantized_run(prepared, refined.held)
+        best = before = quality(exact, run)
         shown = refined.quality
-        for done in range(_VERIFIED[asked] if left else 0):
+        for done in range(_VERIFIED[asked]):
             if not left:
                 break
             # Unasked it is for an answer that is of use: what gives most first, whatever it costs of the 5 %.
             candidate = max(left, key=lambda c: c.gain_db / (max(1, c.cycles) if asked else 1))
             left.remove(candidate)
             trial = unrounded(prepared, chosen | candidate.nodes, refined.reference)
-            found = quality(exact, quantized_run(trial, refined.held))
-            if found.is_better_than(best, GAIN_DB):
+            trial_run = quantized_run(trial, refined.held)
+            found = quality(exact, trial_run)
+            helps = asked or _lacking(trial, exact, run) - _lacking(trial, exact, trial_run) >= GAIN_DB
+            if helps and found.is_better_than(best, GAIN_DB):
+                first = self._cycles(prepared, refined.held[0]) if first is None else first
                 cycles = self._cycles(trial, refined.held[0])
                 if cycles <= first * (1 + share):
                     if shown is not None and not refined.folded:
                         shown = chosen_by_others(shown, best, found, GAIN_DB)
                     chosen, model, best, now = chosen | candidate.nodes, trial, found, cycles
+                    run = trial_run
                     left = search.again(left, chosen)
             progress(0.5 + 0.5 * (done + 1) / _VERIFIED[asked])
         if not chosen and not asked:
             return prepared, refined
-        run = quantized_run(model, refined.held)
-        parts = part_errors(model, exact, run, refined.held)
-        before = _worst(refined.parts, quality(exact, quantized_run(prepared, refined.held)).output_db)
+        assert first is not None and now is not None
+        parts = refined.parts if run is before_run else part_errors(model, exact, run, refined.held)
         kept = KeptFloat(
             tuple(n.name for n in prepared.graph.nodes if n.name in chosen),
-            before, _worst(parts, quality(exact, run).output_db), first, now, share, asked,
+            _worst(refined.parts, before.output_db), _worst(parts, best.output_db), first, now, share, asked,
         )  # fmt: skip
         parts = refined.parts if refined.folded else parts
         return model, replace(refined, quality=shown, parts=parts, kept_float=kept.as_dict())
@@ -235,12 +243,13 @@ def unrounded(prepared: GraphModule, group: Unit, reference: GraphModule | None)
 class _Search:
     """Candidates of a calibrated model, by what they give at the outputs when nothing of them is rounded."""
 
-    def __init__(self, prepared: GraphModule, refined: Refined, target: Target, cycles: float, tried: int):
+    def __init__(self, prepared: GraphModule, refined: Refined, target: Target, cycles: float, asked: bool):
         self.prepared = prepared
         self.samples = spread_over(refined.held, affordable(prepared, 16 << 20, 2, 8))
         self.target = target
         self.cycles = cycles
-        self.tried = tried
+        self.tried = _TRIED[asked]
+        self.asked = asked
         self.exact: Run = float_run(prepared, self.samples)
         self.nodes = {n.name: n for n in prepared.graph.nodes}
         self.now_db = self._measure(frozenset())
@@ -295,7 +304,9 @@ class _Search:
 
     def _measure(self, group: Unit) -> float:
         names = _unrounded(self.prepared, group)
-        return quality(self.exact, quantized_run(self.prepared, self.samples, names)).sqnr_db
+        run = quantized_run(self.prepared, self.samples, names)
+        # Unasked, it is for what is far from float.
+        return quality(self.exact, run).sqnr_db if self.asked else -_lacking(self.prepared, self.exact, run)
 
 
 def _unrounded(prepared: GraphModule, group: Collection[str]) -> list[str]:
@@ -373,11 +384,23 @@ def _runs(prepared: GraphModule, units: Sequence[Unit]) -> list[Unit]:
     return [group for group in found if len(group) <= _MOST]
 
 
+def _lacking(model: GraphModule, exact: Run, found: Run) -> float:
+    return lacking_db(model, exact, found, WANTED_DB)
+
+
+def _about_cycles(prepared: GraphModule, target: Target) -> int:
+    """No less than the NPU needs for a model, to leave out what is far too dear for a share of it."""
+    nodes = [n for n in prepared.graph.nodes if n.op == "call_function"]
+    macs = sum(operator_of(node).macs for node in nodes)
+    return 4 * (macs // (target.units * target.pipes * target.macs_per_pipe) + sum(map(values_of, nodes)))
+
+
 def _cycles(nodes: Sequence[Node], target: Target) -> int:
     """What the CPU needs for operators in float, with the steps from and to int8 around them."""
     inside = set(nodes)
     specs = [ops.find(op_name(node)) for node in nodes]
-    if all(spec is not None and spec.real is not None for spec in specs):
+    at_end = any(reader.op == "output" for node in nodes for reader in readers(node))
+    if not at_end and all(spec is not None and spec.real is not None for spec in specs):
         # Between int8 tensors the NPU computes it in float: how well is known once it is compiled.
         return sum(map(values_of, nodes))
     total = sum(cpu_cycles(operator_of(node), target) for node in nodes)

@@ -44,22 +44,28 @@ class Problem:
 
         That puts conversions at the graph's borders, where `strip_border_transposes` finds them.
         """
-        import networkx as nx
+        from ortools.graph.python.max_flow import SimpleMaxFlow
 
-        # An edge u -> v is cut when u is channels last (the source's side) and v as is. One conversion serves
+        # An arc u -> v is cut when u is channels last (the source's side) and v as is. One conversion serves
         # all who want it: an auxiliary node is dragged along by any of them, and it alone pays.
-        cut = nx.DiGraph()
-        cut.add_nodes_from([0, 1])
+        places: dict[Hashable, int] = {0: 0, 1: 1}
+        flow = SimpleMaxFlow()
+
+        def arc(start: Hashable, end: Hashable, capacity: int) -> None:
+            flow.add_arc_with_capacity(*(places.setdefault(v, len(places)) for v in (start, end)), capacity)
+
         for index, use in enumerate(self.uses):
             wanted_as_is, wanted_last = ("as is", index), ("last", index)
-            cut.add_edge(use.maker, wanted_as_is, capacity=use.cost)
-            cut.add_edge(wanted_last, use.maker, capacity=use.cost)
-            for demand in use.demands:
-                cut.add_edge(wanted_as_is, demand)  # without a capacity: never cut
-                cut.add_edge(demand, wanted_last)
-        # networkx gives the sink only what can still reach it, so ties fall to the source's side.
-        _, (_, as_is) = nx.minimum_cut(cut, 1, 0)
-        return {v: int(v not in as_is) for v in self.variables()}
+            arc(use.maker, wanted_as_is, use.cost)
+            arc(wanted_last, use.maker, use.cost)
+            for demand in use.demands:  # dearer than what they lead to or come from: never cut
+                arc(wanted_as_is, demand, use.cost + 1)
+                arc(demand, wanted_last, use.cost + 1)
+        if (status := flow.solve(1, 0)) != flow.OPTIMAL:
+            raise ArithmeticError(f"the layouts' minimum cut: {status}")
+        # The sink gets only what can still reach it, so ties fall to the source's side.
+        as_is = set(flow.get_sink_side_min_cut())
+        return {v: int(places[v] not in as_is) for v in self.variables()}
 
 
 def pose(plan: Plan) -> Problem:

@@ -94,7 +94,8 @@ class JudgedModel:
             room = min(room, affordable(prepared, 512 << 20, 8, 32))
         self.fitted = _with_mirrored(self.samples, room) if plan.thorough else spread_over(self.samples, room)
         self.exact: Run = float_run(original, self.measured)
-        self.quality: Quality | None = self.judge(prepared) if held else None
+        self._run = quantized_run(prepared, self.measured)
+        self.quality: Quality | None = quality(self.exact, self._run) if held else None
         small = work_of(prepared) < _SMALL
         self.shown = self.quality  # the figure of samples that had no part in the choices
         if self.shown is not None and small:
@@ -109,11 +110,13 @@ class JudgedModel:
 
     def judge(self, model: GraphModule) -> Quality:
         """How good a model is on the samples kept back."""
+        if model is self.model and self.quality is not None:
+            return self.quality
         return quality(self.exact, quantized_run(model, self.measured))
 
     def judged(self) -> tuple[Run, Run]:
         """What the model should give for the samples kept back, and what it gives."""
-        return self.exact, quantized_run(self.model, self.measured)
+        return self.exact, self._run if self.chosen is None else quantized_run(self.model, self.measured)
 
     def run(self, method: str, progress: Progress) -> None:
         """Try one method."""
@@ -127,7 +130,8 @@ class JudgedModel:
         trial, text = None, "not needed: already above the threshold"
         if before.together_db < self.good_db:
             trial, text = find_method(method).apply(self, progress)
-        after = before if trial is None else self.judge(trial)
+        run = self._run if trial is None else quantized_run(trial, self.measured)
+        after = before if trial is None else quality(self.exact, run)
         # Ranges are chosen, not fitted: what is better by chance is no worse on other samples.
         rule = (0.0, 0.0) if method == RANGES else (GAIN_DB, 1.0)
         kept = trial is not None and after.is_better_than(before, *rule)
@@ -136,7 +140,7 @@ class JudgedModel:
             self.shown = chosen_by_others(self.shown, before, after, *rule)
         if kept:
             assert trial is not None
-            self.model, self.quality = trial, after
+            self.model, self.quality, self._run = trial, after, run
             self.reference = trial if method == EQUALIZE else self.reference
         seconds = time.monotonic() - start
         self.results.append(MethodResult(method, text, before.sqnr_db, after.sqnr_db, kept, seconds))

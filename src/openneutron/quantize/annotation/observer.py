@@ -43,11 +43,13 @@ class Responses:
         Errors that go together (a clipped tail) are seen in the sums; of those that do not (rounding) a few
         trials say little, and the sum of their squares says all.
         """
-        centers = self.low + (torch.arange(self.BINS, dtype=torch.float64) + 0.5) * self.width
+        used = self.squares.nonzero().flatten()
+        sums, squares = self.sums[used], self.squares[used]
+        centers = self.low + (used.to(torch.float64) + 0.5) * self.width
         rounded = _rounded(centers, scale, zero, low, high)
         return sum(
             (
-                share * ((error @ self.sums).square().mean(1) + error.square() @ self.squares)
+                share * ((error @ sums).square().mean(1) + error.square() @ squares)
                 for share, error in _errors(self.function, centers, rounded)
             ),
             torch.zeros(len(rounded), dtype=torch.float64),
@@ -241,11 +243,11 @@ def _errors(function: Any, centers: Tensor, rounded: Tensor) -> list[tuple[float
     found = []
     for share, part in getattr(function, "parts", ((1.0, function),)):
         exact, wrong = (v if part is None else part(v.float()).double() for v in (centers, rounded))
-        found.append((share, (wrong - exact).nan_to_num(0.0, 0.0, 0.0)))
+        found.append((share, wrong.sub_(exact).nan_to_num_(0.0, 0.0, 0.0)))
     return found
 
 
 def _rounded(centers: Tensor, scale: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
     """What every value becomes, for every pair of parameters."""
-    steps = (centers[None] / scale[:, None]).round() + zero[:, None]
-    return (steps.clamp(low, high) - zero[:, None]) * scale[:, None]
+    scale, zero = scale[:, None], zero[:, None]
+    return (centers[None] / scale).round_().add_(zero).clamp_(low, high).sub_(zero).mul_(scale)

@@ -58,8 +58,10 @@ class _Place:
         return self.layer.end if self.function is None else self.function.end
 
 
-def group_channels(prepared: GraphModule, known: dict[str, Seen], share: float) -> int:
-    """Scale channels of different size, by groups where a function reads them, in place; of how many tensors.
+def group_channels(prepared: GraphModule, known: dict[str, Seen], share: float) -> list[frozenset[Any]]:
+    """Scale channels of different size, by groups where a function reads them, in place.
+
+    Of every place where that is done the observers that see other values for it are returned.
 
     `known` is what `seen_in_places` has found in the model, or in one it was copied from. Where a layer mixes
     channels, its weights get smaller as much as what it reads gets larger, and rounding them costs more:
@@ -84,7 +86,7 @@ def group_channels(prepared: GraphModule, known: dict[str, Seen], share: float) 
     if chosen:
         prepared.graph.lint()
         prepared.recompile()
-    return len(chosen)
+    return [_watching(prepared, place) for place in chosen]
 
 
 def seen_in_places(prepared: GraphModule, samples: Sequence[Sample]) -> dict[str, Seen]:
@@ -193,17 +195,22 @@ def _seen(prepared: GraphModule, samples: Sequence[Sample], nodes: Sequence[Node
         def run_node(self, n: Node) -> Any:
             result = super().run_node(n)
             if n in wanted:
-                values = result.movedim(1, 0).flatten(1).double()
-                low, high = values.amin(1), values.amax(1)
+                low, high = (v.double() for v in result.movedim(1, 0).flatten(1).aminmax(dim=1))
                 if n in found:
                     low, high = torch.minimum(low, found[n].low), torch.maximum(high, found[n].high)
                 found[n] = Seen(low, high)
             return result
 
     with torch.no_grad(), in_float(prepared):
+        runner = Looking(prepared)
         for sample in samples if wanted else ():
-            Looking(prepared).run(*sample)
+            runner.run(*sample)
     return found
+
+
+def _watching(prepared: GraphModule, place: _Place) -> frozenset[Any]:
+    nodes = [place.kept] if place.function is None else [place.kept, place.function.start]
+    return frozenset(prepared.get_submodule(str(node.target)) for node in nodes)
 
 
 def _scale(prepared: GraphModule, place: _Place, before: Tensor, after: Tensor) -> None:

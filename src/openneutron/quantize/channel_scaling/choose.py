@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -16,7 +16,7 @@ from openneutron.quantize.channel_scaling.channels import channels_of
 from openneutron.quantize.channel_scaling.cross_layer import Equalized, equalize, trade_clamps
 from openneutron.quantize.prepared_model.copies import copied
 from openneutron.quantize.prepared_model.effect import tell_functions
-from openneutron.quantize.prepared_model.model import Sample, in_float, layers_of, observers
+from openneutron.quantize.prepared_model.model import Sample, in_float, layers_of, observers, replaced
 from openneutron.quantize.prepared_model.quality import Quality
 from openneutron.quantize.prepared_model.walk import affordable
 from openneutron.quantize.samples import said_of, spread_over
@@ -42,14 +42,11 @@ def equalized(
     seen = samples if thorough else spread_over(samples, affordable(prepared, 256 << 20, 16, len(samples)))
     few = spread_over(samples, affordable(prepared, 32 << 20, 3, 8))
     start, text = _grouped(prepared, samples, judge) if groups else (prepared, [])
-    # All ways are compared as they are on a few samples; only the best is observed on all of them.
-    first = copied(start)
-    observe(first, few)
-    best = judge(first)
     chosen, what, how = start, _NOTHING, ""
     channels = channels_of(start)
     known = reached(start, seen if channels.clamps else few)
     ways = [_ABSORB, _SCALE, _SCALE_BY_WEIGHTS] + [_TRADE] * (thorough and bool(channels.clamps))
+    best: Quality | None = None
     for way in ways if channels.outputs else ():
         trial = copied(start)
         extremes = known.of(trial)
@@ -62,6 +59,11 @@ def equalized(
         moved = absorb(trial, *extremes.scaled(trial, done))
         if not done.channels and not moved:
             continue
+        if best is None:
+            # All ways are compared as they are on a few samples; only the best is observed on all of them.
+            first = copied(start)
+            observe(first, few)
+            best = judge(first)
         observe(trial, few)
         score = judge(trial)
         if score.is_better_than(best, _TRADE_DB if way == _TRADE else _SCALED_DB):
@@ -79,27 +81,37 @@ def equalized(
 
 def _grouped(prepared: GraphModule, samples: Sequence[Sample], judge: Judge) -> tuple[GraphModule, list[str]]:
     """The model with channels scaled by groups as the judge likes best, or as it is; what was done."""
-    best, score, text = prepared, judge(prepared), []
+    best, score, text = prepared, None, []
     known = seen_in_places(prepared, samples)
     for share in _SHARES:
         trial = copied(prepared)
-        if not (count := group_channels(trial, known, share)):
+        if not (scaled := group_channels(trial, known, share)):
             continue
         tell_functions(trial)
-        observe(trial, samples)
+        observe(trial, samples, only=frozenset().union(*scaled))
+        score = judge(prepared) if score is None else score
         if (found := judge(trial)).is_better_than(score, _GROUPED_DB):
-            best, score, text = trial, found, [f"channels of {count} tensors scaled by groups"]
+            best, score, text = trial, found, [f"channels of {len(scaled)} tensors scaled by groups"]
     return best, text
 
 
-def observe(prepared: GraphModule, samples: Iterable[Sample]) -> None:
-    """Let the observers see samples, and nothing but them."""
-    for observer in observers(prepared).values():
+def observe(
+    prepared: GraphModule, samples: Iterable[Sample], only: Collection[RangeObserver] | None = None
+) -> None:
+    """Let the observers see samples, and nothing but them.
+
+    Of those that choose ranges `only` some, where the others have seen the same before.
+    """
+    idle: dict[str, torch.nn.Module] = {}
+    for name, observer in observers(prepared).items():
         if isinstance(observer, RangeObserver):
-            observer.reset()
+            if only is None or observer in only:
+                observer.reset()
+            else:
+                idle[name] = torch.nn.Identity()
         elif hasattr(observer, "reset_min_max_vals"):
             observer.reset_min_max_vals()
-    with torch.no_grad():
+    with torch.no_grad(), replaced(prepared, idle):
         for number, sample in enumerate(samples):
             with said_of(f"calibration sample {number}"):
                 prepared(*sample)

@@ -27,8 +27,10 @@ from openneutron.fx import is_float, op_name, same_shape, tensor_of
 from openneutron.quantize.annotation.observer import RangeObserver, Responses
 from openneutron.quantize.prepared_model.model import Sample, behind, observers, replaced, value_of
 from openneutron.quantize.prepared_model.quality import scores_of
+from openneutron.quantize.samples import spread_over
 
 _SUMS = 2  # random sums of the outputs for each sample
+_POWERS = 8  # samples that say how large outputs are beside each other
 _LONGEST = 32  # operators of a function
 
 
@@ -68,10 +70,12 @@ def measure_effects(prepared: GraphModule, samples: Sequence[Sample]) -> int:
     with replaced(prepared, taps), torch.enable_grad():
         runner = _Scores(prepared, {function.end for function in functions.values()})
         with torch.no_grad():
-            powers = runner.powers(samples)
+            powers = runner.powers(spread_over(samples, _POWERS))
+            powers = powers if all(powers) else runner.powers(samples)  # an output that is mostly silent
         for sample in samples:
             for tensors in seen.values():
                 tensors.clear()
+            places: dict[int, Tensor] = {}  # of tensors' values, which all sums share
             try:
                 scores = [
                     score / power
@@ -84,7 +88,7 @@ def measure_effects(prepared: GraphModule, samples: Sequence[Sample]) -> int:
                     _random_sum(scores, generator).backward(retain_graph=number + 1 < _SUMS)
                     for observer, tensors in seen.items():
                         ends = [runner.ends[functions[observer].end]] if observer in functions else tensors
-                        found[observer].append(_in_bins(observer, tensors, ends))
+                        found[observer].append(_in_bins(observer, tensors, ends, places))
             except RuntimeError:  # without gradients it runs: an operator has no derivative, or a broken one
                 return 0
     for observer, bins in found.items():
@@ -214,14 +218,18 @@ def _random_sum(scores: list[Tensor], generator: torch.Generator) -> Tensor:
     return torch.stack([(s * score).sum() for s, score in zip(signs, scores, strict=True)]).sum()
 
 
-def _in_bins(observer: RangeObserver, tensors: list[Tensor], ends: list[Tensor]) -> tuple[Tensor, Tensor]:
+def _in_bins(
+    observer: RangeObserver, tensors: list[Tensor], ends: list[Tensor], known: dict[int, Tensor]
+) -> tuple[Tensor, Tensor]:
     """The sums of the gradients and of their squares, by the bins that the tensors' values fall into."""
     low, width = observer.extent
     sums, squares = (torch.zeros(Responses.BINS, dtype=torch.float64) for _ in range(2))
     for tensor, end in zip(tensors, ends, strict=True):
         if end.grad is None:
             continue
-        places = ((tensor.detach() - low) / width).floor_().clamp_(0, Responses.BINS - 1).long().reshape(-1)
+        if (places := known.get(id(tensor))) is None:
+            inside = ((tensor.detach() - low) / width).clamp_(0, Responses.BINS - 1)  # truncated: a floor
+            places = known[id(tensor)] = inside.to(torch.int32).reshape(-1)
         # A root of zero has no derivative; nor has anything that it is computed from there.
         gradient = end.grad.reshape(-1).double().nan_to_num(0.0, 0.0, 0.0)
         sums += torch.bincount(places, gradient, minlength=Responses.BINS)

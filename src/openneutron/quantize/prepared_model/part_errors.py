@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from openneutron.quantize.prepared_model.model import Sample, behind, observers
+from openneutron.quantize.prepared_model.model import Sample, behind
 from openneutron.quantize.prepared_model.quality import Run, parts_of, powers, quantized_run, together_db
 
 LOST_DB = 10.0  # below, a part is lost
@@ -63,6 +63,21 @@ class PartError:
 
 def part_errors(model: GraphModule, exact: Run, found: Run, samples: Sequence[Sample]) -> list[PartError]:
     """The error of every part of every output, of runs over these samples; where what is lost was lost."""
+    runs: dict[int, Run] = {}  # of the model rounded so far, which all that is lost is looked for in
+    return [
+        _placed(model, row, place, exact, samples, runs) if row.is_lost else row
+        for row, place in _measured(model, exact, found)
+    ]
+
+
+def lacking_db(model: GraphModule, exact: Run, found: Run, wanted_db: float) -> float:
+    """By how much the parts of outputs that are below a figure are below it, all together."""
+    figures = [min(max(row.sqnr_db, 0.0), wanted_db) for row, _ in _measured(model, exact, found)]
+    return sum(wanted_db - figure for figure in figures)
+
+
+def _measured(model: GraphModule, exact: Run, found: Run) -> list[tuple[PartError, int]]:
+    """The error of every part, and its place among the scores."""
     rows: list[tuple[PartError, int]] = []
     for place, (output, node) in enumerate(parts_of(model)):
         pairs = [
@@ -72,7 +87,7 @@ def part_errors(model: GraphModule, exact: Run, found: Run, samples: Sequence[Sa
             continue
         for channels in _groups([a for a, _ in pairs]):
             rows.append((_error(output, behind(node).name, channels, pairs), place))
-    return [_placed(model, row, place, exact, samples) if row.is_lost else row for row, place in rows]
+    return rows
 
 
 def _error(
@@ -114,7 +129,12 @@ def _groups(values: list[Tensor]) -> list[tuple[int, ...]]:
 
 
 def _placed(
-    model: GraphModule, row: PartError, place: int, exact: Run, samples: Sequence[Sample]
+    model: GraphModule,
+    row: PartError,
+    place: int,
+    exact: Run,
+    samples: Sequence[Sample],
+    runs: dict[int, Run],
 ) -> PartError:
     """The part with the layer where it is lost: it still is there if everything before alone is rounded."""
     steps: dict[str, Node] = {}  # names of observers in order, and what they look at, or read constants with
@@ -128,8 +148,9 @@ def _placed(
     known = Run(exact.outputs[:2], exact.scores[:2])
     while high - low > 1:
         middle = (low + high) // 2
-        run = quantized_run(model, few, [n for n in names[middle:] if n in observers(model)])
-        pairs = [(a[place], b[place]) for a, b in zip(known.scores, run.scores, strict=True)]
+        if middle not in runs:
+            runs[middle] = quantized_run(model, few, names[middle:])
+        pairs = [(a[place], b[place]) for a, b in zip(known.scores, runs[middle].scores, strict=True)]
         if _error(row.output, row.part, row.channels, pairs).is_lost:
             high = middle
         else:
