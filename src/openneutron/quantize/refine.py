@@ -7,6 +7,7 @@ nothing was observed on or fitted to; what it did is said either way.
 from __future__ import annotations
 
 import math
+import random
 import resource
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -105,13 +106,15 @@ def calibrate(
 
 
 def kept_back(samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
-    """The samples to fit to, and those to judge by: every fourth, since data may be sorted.
+    """The samples to fit to, and those to judge by: one of every four, since data may be sorted.
 
-    If neighbours are alike, as parts of one image or recording are, single samples from between those that
-    are fitted to would not be unseen: then it is the second four of every 16. The last samples are always
-    fitted to: they may have been added because others are unlike them.
+    Which of the four is drawn: in data that repeat (one of each class, and again) every fourth would be of a
+    few classes only. If neighbours are alike, as parts of one image or recording are, single samples from
+    between those that are fitted to would not be unseen: then it is the second four of every 16. The last
+    samples are always fitted to: they may have been added because others are unlike them.
     """
-    held = list(range(3, len(samples), 4))
+    draw = random.Random(0)
+    held = [start + draw.randrange(4) for start in range(0, len(samples) - 3, 4)]
     if len(samples) >= _RUN_OF and neighbours_are_alike(samples):
         held = [i for i in range(len(samples) // _RUN_OF * _RUN_OF) if i % _RUN_OF // 4 == 1]
     chosen = set(held[:_MOST_KEPT_BACK])

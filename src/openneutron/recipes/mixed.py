@@ -256,6 +256,8 @@ class _Search:
 
     def candidates(self, progress: Callable[[float], None]) -> list[_Candidate]:
         """The most promising that are worth it and not too dear."""
+        if not self.asked and -self.now_db < GAIN_DB:
+            return []
         units = _units(self.prepared)
         groups = dict.fromkeys([*units, *_pairs(self.prepared, units), *_runs(self.prepared, units)])
         prices = {group: _cycles([self.nodes[n] for n in group], self.target) for group in groups}

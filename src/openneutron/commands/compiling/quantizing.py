@@ -66,13 +66,13 @@ def quantize_source(
     if args.delegate and not args.quantize_remainder:
         given = args.recipe, args.per_channel, args.keep_float
         check_weights_fit(source.module, source.example_inputs, compile_options(args), *given)
-    samples = calibration_samples(args, source, steps)
+    samples = calibration_samples(args, source, steps, exported)
     if args.use_qat:
         return source, _train(args, source, samples, steps), None
     refined: list[Refined] = []
     with steps.step(f"Quantizing with {len(samples)} samples", bar=True) as advance:
         quantized = quantize_model(
-            source.module,
+            exported,
             samples,
             per_channel=args.per_channel,
             accuracy=args.accuracy or DEFAULT,
@@ -133,12 +133,17 @@ def _train(args: argparse.Namespace, source: Source, samples: list[Sample], step
         )
 
 
-def calibration_samples(args: argparse.Namespace, source: Source, steps: Steps) -> list[Sample]:
-    """The user's samples, else the model's own, else the zoo's data, else random ones with a remark."""
+def calibration_samples(
+    args: argparse.Namespace, source: Source, steps: Steps, exported: ExportedProgram | None = None
+) -> list[Sample]:
+    """The user's samples, else the model's own, else the zoo's data, else random ones with a remark.
+
+    `exported` is the model, if that was done already.
+    """
     example, limit = source.example_inputs, args.calibration_samples
     if limit < 1:
         fail("ON104", "option --calibration-samples", f"must be positive (got {limit})")
-    stateful = _remembers(source)
+    stateful = _remembers(source) if exported is None else is_stateful(exported)
     if getattr(args, "sequence", False) and not stateful:
         fail("ON104", "option --sequence", "the model remembers nothing: its samples have no order",
              "Leave it out.")  # fmt: skip

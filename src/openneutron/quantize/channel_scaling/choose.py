@@ -90,8 +90,9 @@ def _grouped(prepared: GraphModule, samples: Sequence[Sample], judge: Judge) -> 
         tell_functions(trial)
         observe(trial, samples, only=frozenset().union(*scaled))
         score = judge(prepared) if score is None else score
-        if (found := judge(trial)).is_better_than(score, _GROUPED_DB):
-            best, score, text = trial, found, [f"channels of {len(scaled)} tensors scaled by groups"]
+        if not (found := judge(trial)).is_better_than(score, _GROUPED_DB):
+            break
+        best, score, text = trial, found, [f"channels of {len(scaled)} tensors scaled by groups"]
     return best, text
 
 
