@@ -72,7 +72,7 @@ def quantize_source(
     refined: list[Refined] = []
     with steps.step(f"Quantizing with {len(samples)} samples", bar=True) as advance:
         quantized = quantize_model(
-            exported,
+            source.module if args.quantize_remainder else exported,
             samples,
             per_channel=args.per_channel,
             accuracy=args.accuracy or DEFAULT,
