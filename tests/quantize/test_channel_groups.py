@@ -15,6 +15,7 @@ from openneutron.quantize.export import export_model
 from openneutron.quantize.loop import prepare
 from openneutron.quantize.prepared_model.copies import copied
 from openneutron.quantize.prepared_model.effect import GroupedFunction, functions_of, tell_functions
+from openneutron.quantize.prepared_model.model import observers
 from openneutron.quantize.prepared_model.quality import float_run, quality, quantized_run
 from openneutron.recipes.parts import make_quantizer
 
@@ -82,6 +83,13 @@ def test_the_float_function_stays_and_rounding_costs_less(name):
     before, after = (quality(exact, quantized_run(model, held)).sqnr_db for model in (plain, grouped))
     assert after > before + 3
     assert any(isinstance(f, GroupedFunction) for f in functions_of(grouped).values())
+    again = copied(plain)  # observed by now: only what is scaled sees other values
+    scaled = group_channels(again, seen_in_places(again, given), 0.5)
+    tell_functions(again)
+    observe(again, given, only=frozenset().union(*scaled))
+    for one, other in zip(observers(again).values(), observers(grouped).values(), strict=True):
+        scales = one.calculate_qparams()[0], other.calculate_qparams()[0]
+        torch.testing.assert_close(*scales, rtol=1e-3, atol=0)
 
 
 class Read(nn.Module):
