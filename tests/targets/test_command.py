@@ -121,6 +121,8 @@ def test_new_measurements_move_the_fit_and_are_judged_left_out(tmp_path, monkeyp
     assert max(abs(r["new_error"]) for r in data["rows"]) <= max(abs(r["old_error"]) for r in data["rows"])
     assert all(r["error_when_left_out"] is not None for r in data["rows"])
     assert main(["targets", "--measured", str(tmp_path / "m.json"), "-o", str(tmp_path / "chip.toml")]) == 0
+    edge = data["new"]["call_cycles"] in (0, 1000) or data["new"]["sram_bytes_per_cycle"] in (2, 4)
+    assert ("edge of what is tried" in capsys.readouterr().out) == edge
     assert find_target(str(tmp_path / "chip.toml")).cost.call_cycles == max(1, data["new"]["call_cycles"])
 
 

@@ -96,3 +96,5 @@ def test_a_file_that_is_not_there(tmp_path, capsys):
     path = chip(tmp_path, TWICE)
     assert main(["compile", "cifarnet", "--target-file", path, "--target", "mcxn94x"]) == 2
     assert "not allowed with" in capsys.readouterr().err
+    assert main(["compile", "cifarnet", "--target-file", path, "--converter", "eiq"]) != 0
+    assert "ON113" in capsys.readouterr().err

@@ -165,6 +165,14 @@ class Fit:
         return replace(target, cost=replace(target.cost, **self.parameters))
 
     @property
+    def at_the_edge(self) -> bool:
+        """Whether a parameter is the largest or the least of those tried: there may be better ones beyond."""
+        return self.call_cycles in (_CALLS[0], _CALLS[-1]) or self.sram_bytes_per_cycle in (
+            _BYTES[0],
+            _BYTES[-1],
+        )
+
+    @property
     def parameters(self) -> dict[str, Any]:
         """They, and what follows from them: a step of a cascade stays half a call."""
         rate = self.sram_bytes_per_cycle

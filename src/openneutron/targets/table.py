@@ -72,7 +72,9 @@ def find_target(name: str, converter: str = "open") -> Target:
     """
     if not isinstance(name, str):
         fail("ON104", "target", f"a target id is a string, got {type(name).__name__}", nearest("", TARGETS))
-    if name.endswith(SUFFIX) and converter == "open":
+    if name.endswith(SUFFIX):
+        if converter == "eiq":
+            fail("ON113", name, "NXP's converter makes nothing for an invented chip", "Use --converter open.")
         return read_invented(Path(name), TARGETS, REFUSED_TARGETS)
     if converter == "eiq" and name and name not in TARGETS:
         return _unknown_target(name)
