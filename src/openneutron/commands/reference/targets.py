@@ -241,9 +241,7 @@ def _print_refit(entry: Refit) -> None:
     print(f"{entry.target.name}: call_cycles {old.call_cycles} -> {new.call_cycles}, sram_bytes_per_cycle "
           f"{old.sram_bytes_per_cycle:g} -> {new.sram_bytes_per_cycle:g}")  # fmt: skip
     if new.at_the_edge:
-        print(
-            "note: the fit ends at the edge of what is tried; measure more, or other, networks before using it"
-        )
+        print("note: the fit ends at the edge of what is tried; measure more networks before using it")
     head = f"{'network':<36}{'on':<4}{'measured us':>12}{'old error':>11}{'new error':>11}{'left out':>10}"
     print(f"{head}  source")
     for p, a, b, c in zip(entry.rows, entry.before, entry.after, entry.left_out, strict=True):
