@@ -263,6 +263,16 @@ def test_a_sequence_without_frames(tmp_path):
         load_sequences(tmp_path / "a.npy", EXAMPLE, 4)
 
 
+def test_every_sequence_has_a_part_in_calibration(tmp_path):
+    lengths = {"a": 300, "b": 3, "c": 300, "d": 300}
+    for name, count in lengths.items():
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "a.npy", np.zeros((count, 3, 8, 8), np.float32))
+    found = load_sequences(tmp_path, EXAMPLE, 10)  # 80 frames
+    assert [len(frames) for frames in found] == [25, 3, 26, 26]
+    assert [len(frames) for frames in load_sequences(tmp_path, EXAMPLE, 1)] == [8]
+
+
 IDX = {"train-images": 3, "train-labels": 1, "t10k-images": 3, "t10k-labels": 1}
 
 

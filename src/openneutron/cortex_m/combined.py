@@ -76,7 +76,7 @@ class CombinedQuantizer(Quantizer):
         annotator = Annotator(self._scheme, ops.find, self.keep_float, lambda node: node.name in taken)
         annotator.converter = self.options.converter
         annotator.states = self.states
-        annotator.apart = different_parts(model, self.examples, ops.find)
+        annotator.apart = different_parts(model, self.examples, ops.find, self.states)
         annotator.annotate(model)
         leave_float(model, self.keep_float)
         self._cortex_m.annotate(model)

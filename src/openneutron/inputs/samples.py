@@ -22,6 +22,8 @@ IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".webp")  # the same as model
 ARRAYS = (".npy", ".npz")
 TABLES = (*ARRAYS, *TENSORS)
 Sample = tuple[Any, ...]
+FRAMES = 8  # for each sample of a model that remembers nothing, if they follow one another
+SHORTEST = 16  # frames: of a sequence that is cut short
 
 
 def random_samples(example: Sample, count: int, seed: int = 0) -> list[Sample]:
@@ -47,26 +49,39 @@ def random_samples(example: Sample, count: int, seed: int = 0) -> list[Sample]:
 def load_sequences(
     path: Path, example: Sample, limit: int, preprocessing: Preprocessing | None = None, follow: bool = False
 ) -> list[list[Sample]]:
-    """Sequences of frames for a model that remembers: at most `limit` frames.
+    """Sequences of frames for a model that remembers: at most `limit` frames, if they are all alone.
 
+    Frames of a sequence are alike, and cheap: of longer sequences there are FRAMES times as many.
     A folder in the folder is a sequence; an array may have sequences first and time second. Other samples are
     one sequence each, or with `follow` all of a file one.
     """
     folders = sorted(f for f in path.iterdir() if f.is_dir()) if path.is_dir() else []
     if folders:
-        sequences = [load_samples(folder, example, limit, preprocessing) for folder in folders]
+        most = limit * FRAMES
+        sequences = [load_samples(folder, example, most, preprocessing) for folder in folders]
     elif path.is_file() and path.suffix in TABLES and (timed := _timed(path, example)):
         sequences = timed
     else:
-        samples = load_samples(path, example, limit, preprocessing)
+        samples = load_samples(path, example, limit * FRAMES if follow else limit, preprocessing)
         sequences = [samples] if follow else [[sample] for sample in samples]
     if not all(sequences):
         fail("ON605", str(path), "has a sequence without frames", "Leave it out.")
-    kept: list[list[Sample]] = []
-    for frames in sequences:
-        room = limit - sum(map(len, kept))
-        kept += [frames[:room]] if room > 0 else []
-    return kept
+    return _shared_out(sequences, limit * (FRAMES if max(map(len, sequences)) > 1 else 1))
+
+
+def _shared_out(sequences: list[list[Sample]], limit: int) -> list[list[Sample]]:
+    """At most so many frames: of every sequence the first ones, as many of each as there is room for.
+
+    Of too many sequences some are left out, not of all nearly all.
+    """
+    least = sum(min(len(frames), SHORTEST) for frames in sequences) / len(sequences)
+    used = max(1, min(len(sequences), int(limit / least)))
+    chosen = [sequences[i * len(sequences) // used] for i in range(used)]
+    room, lengths = limit, [0] * used
+    for done, i in enumerate(sorted(range(used), key=lambda i: len(chosen[i]))):
+        lengths[i] = min(len(chosen[i]), room // (used - done))
+        room -= lengths[i]
+    return [frames[:length] for frames, length in zip(chosen, lengths, strict=True)]
 
 
 def _timed(file: Path, example: Sample) -> list[list[Sample]]:

@@ -63,14 +63,14 @@ class NeutronQuantizer(Quantizer):
         with stage(QUANTIZER):
             model = run_passes(model, ATEN_PASSES, QAT if self.is_qat else PTQ)
             if self.neutron_target_spec.converter == OPEN:
-                separate_parts(model, self._examples, self._find)
+                separate_parts(model, self._examples, self._find, self._states)
             return model
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Say of every tensor how it is to be quantized."""
         with stage(QUANTIZER):
             converter = self.neutron_target_spec.converter
-            apart = different_parts(model, self._examples, self._find)
+            apart = different_parts(model, self._examples, self._find, self._states)
             annotator = Annotator(self._scheme, self._find, self.keep_float, converter=converter, apart=apart)
             annotator.states = self._states
             annotator.annotate(model)

@@ -94,7 +94,7 @@ def _add_samples(add: Callable[..., None]) -> None:
         type=int,
         default=128,
         metavar="N",
-        help="use at most N of them (default 128)",
+        help="use at most N of them (default 128); frames of sequences eight times as many",
     )
     add(
         "--sequence",

@@ -11,7 +11,7 @@ that is fed back: there clipping adds up over time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,15 +23,25 @@ from openneutron.fx import is_float, op_name, same_shape, tensor_of
 from openneutron.ops.spec import OpSpec, Weighted
 from openneutron.passes.graph import constants_only
 from openneutron.quantize.annotation.observer import RangeObserver
+from openneutron.quantize.annotation.sharing import NextState
 
 RATIO = 4.0  # of the sizes of parts that may have one scale
 _LONGEST_UPDATE = 16  # operators between an old state and a new one; a loop written out has more
 Find = Callable[[str], OpSpec | None]
 
 
-def different_parts(model: GraphModule, samples: Sequence[tuple[Any, ...]], find: Find) -> set[Node]:
-    """The nodes at the borders that join or part tensors of different size, on these samples."""
-    tail, head = tail_of(model, find), _head(model, find)
+def different_parts(
+    model: GraphModule,
+    samples: Sequence[tuple[Any, ...]],
+    find: Find,
+    states: Mapping[str, NextState] | None = None,
+) -> set[Node]:
+    """The nodes at the borders that join or part tensors of different size, on these samples.
+
+    States are no borders: nobody outside sees them, and each has one scale.
+    """
+    tail = tail_of(model, find, states or {})
+    head = [n for n in _head(model, find) if n.all_input_nodes[0].name not in (states or {})]
     asked = {n for node in tail for n in node.all_input_nodes} | set(head)
     if not asked or not samples:
         return set()
@@ -145,12 +155,19 @@ def _with_operands(updates: set[Node], find: Find) -> set[Node]:
     return found
 
 
-def tail_of(model: GraphModule, find: Find) -> list[Node]:
-    """The operators that only move values on their way to the outputs, in order."""
+def tail_of(model: GraphModule, find: Find, states: Mapping[str, NextState]) -> list[Node]:
+    """The operators that only move values on their way to the outputs that are no states, in order."""
     found: set[Node] = set()
+    results = pytree.tree_leaves(model.graph.output_node().args)
+    kept = {results[following.output] for following in states.values()}
     for node in reversed(model.graph.nodes):
         users = [user for user in node.users if user.op != "output"]
-        if node.users and only_moves(node, find) and all(user in found for user in users):
+        if (
+            node.users
+            and node not in kept
+            and only_moves(node, find)
+            and all(user in found for user in users)
+        ):
             found.add(node)
     return [node for node in model.graph.nodes if node in found]
 

@@ -8,7 +8,7 @@ goes to an output, the output is joined by itself, behind the dequantize step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,14 +18,20 @@ from openneutron.fx import is_float, op_name
 from openneutron.ops.spec import Shared
 from openneutron.passes.graph import add_constant, constants_only, insert
 from openneutron.quantize.annotation.borders import RATIO, Find, sizes_of, tail_of
+from openneutron.quantize.annotation.sharing import NextState
 
 aten = torch.ops.aten
 _CAT = "aten.cat.default"
 
 
-def separate_parts(model: GraphModule, samples: Sequence[tuple[Any, ...]], find: Find) -> int:
+def separate_parts(
+    model: GraphModule,
+    samples: Sequence[tuple[Any, ...]],
+    find: Find,
+    states: Mapping[str, NextState] | None = None,
+) -> int:
     """Let small parts of concatenations inside keep their own scales, in place; how many steps that takes."""
-    constants, tail = constants_only(model.graph.nodes), set(tail_of(model, find))
+    constants, tail = constants_only(model.graph.nodes), set(tail_of(model, find, states or {}))
     parts = {
         cat: [n for n in cat.all_input_nodes if is_float(n) and n not in constants]
         for cat in model.graph.nodes
