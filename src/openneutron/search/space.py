@@ -214,7 +214,9 @@ def make_space(table: Mapping[str, Any], where: str = "space", folder: Path | No
     asked = {*objectives, *(bound.figure for bound in limits)}
     if "metric" in asked and "metric" not in data:
         fail(CODE, f"{where}: objectives", "there is no metric", 'Write [data] metric = "file.py:function".')
-    _check_boards(data, where)
+    _check_data(data, where)
+    if not isinstance(workers.get("ship", False), bool):
+        _wrong(f"{where}: workers.ship", "true or false", workers["ship"])
     return Space(
         model=_located(model, folder),
         dimensions=dimensions,
@@ -250,7 +252,11 @@ def _dimensions(table: Mapping[str, Any], where: str) -> tuple[dict[str, Dimensi
     return dimensions, fixed
 
 
-def _check_boards(data: Mapping[str, Any], where: str) -> None:
+def _check_data(data: Mapping[str, Any], where: str) -> None:
+    for name in ("calibration", "test", "metric"):
+        if not isinstance(data.get(name, "x"), str) or not data.get(name, "x"):
+            fail(CODE, f"{where}: data.{name}", "must be the name of a file", _DOCS)
+    _count(data, "samples", 1, f"{where}: data")
     boards = data.get("boards", [])
     if not isinstance(boards, list) or not all(isinstance(name, str) and name for name in boards):
         fail(CODE, f"{where}: data.boards", "must be a list of ports", 'Write boards = ["/dev/ttyACM0"].')
