@@ -1,9 +1,4 @@
-"""The range of every tensor, by what rounding and clipping it do at the model's outputs.
-
-What a derivative tells of a clipped tail is wrong where the model is far from linear: many such errors in the
-layers of a deep network may undo what all ranges gain. So it is looked whether the outputs are better if no
-range gets narrower than it was.
-"""
+"""The range of every tensor, by what rounding and clipping it do at the model's outputs."""
 
 from __future__ import annotations
 
@@ -15,12 +10,11 @@ from torch.fx import GraphModule
 from openneutron import ops
 from openneutron.quantize.accuracy_methods.judged import JudgedModel, Progress
 from openneutron.quantize.annotation.borders import kept_whole
-from openneutron.quantize.annotation.observer import CHOICES, EFFECT, MINMAX, WIDER, RangeObserver
+from openneutron.quantize.annotation.observer import CHOICES, EFFECT, MINMAX, RangeObserver
 from openneutron.quantize.prepared_model.copies import copied
 from openneutron.quantize.prepared_model.effect import measure_effects
 from openneutron.quantize.prepared_model.model import Sample, observers
 from openneutron.quantize.prepared_model.quality import Run, float_run, quality, quantized_run
-from openneutron.quantize.prepared_model.walk import affordable
 from openneutron.quantize.samples import spread_over
 
 _GAIN_DB = 0.05
@@ -34,28 +28,15 @@ def apply(judged: JudgedModel, progress: Progress) -> tuple[GraphModule | None, 
     count = measure_effects(model, samples)
     if not count:
         return None, "no tensor has a known effect at the outputs"
+    whole = kept_whole(model, ops.find)
+    for observer in {id(o): o for o in observers(model).values()}.values():
+        if isinstance(observer, RangeObserver):
+            observer.choice = MINMAX if observer in whole else EFFECT
     text = f"the ranges of {count} tensors by what they do at the outputs"
-    few = spread_over(samples, affordable(model, 32 << 20, 4, 8))
-    exact, found = float_run(judged.original, few), {}
-    for choice in (EFFECT, WIDER):
-        _choose(model, choice)
-        found[choice] = quality(exact, quantized_run(model, few)).sqnr_db
-    if found[EFFECT] >= found[WIDER]:
-        _choose(model, EFFECT)
-    else:
-        text += ", none narrower than by least squares"
     if not judged.plan.thorough:
         return model, text
     tried = choose_each(model, float_run(judged.original, samples), samples, _LIMIT, progress)
     return model, f"{text}; {tried} by trial"
-
-
-def _choose(prepared: GraphModule, choice: str) -> None:
-    """Let all ranges be chosen so, but those that must hold all that was seen."""
-    whole = kept_whole(prepared, ops.find)
-    for observer in {id(o): o for o in observers(prepared).values()}.values():
-        if isinstance(observer, RangeObserver):
-            observer.choice = MINMAX if observer in whole else choice
 
 
 def choose_each(

@@ -19,7 +19,6 @@ from torchao.quantization.pt2e.observer import UniformQuantizationObserverBase
 BINS = 2048
 MINMAX, PERCENTILE, MSE, EFFECT = "minmax", "percentile", "mse", "effect"
 CHOICES = (MINMAX, PERCENTILE, MSE, EFFECT)
-WIDER = "wider"  # of the two last, both; of a tensor that a function reads the first of them, which knows it
 COUNTED = 1 << 15  # values of one tensor that are put into bins; its ends are always seen
 _GRID = 48  # ranges tried at once for one end
 _TAIL = 1e-4  # what a percentile leaves out at either end
@@ -147,9 +146,6 @@ class RangeObserver(UniformQuantizationObserverBase):
         low, high = min(self.min_val, 0.0), max(self.max_val, 0.0)
         if choice == MINMAX or self._width == 0.0 or high <= low:
             return low, high
-        if choice == WIDER:
-            (low, high), effect = self.range(MSE), self.range(EFFECT)
-            return (low, high) if self.function else (min(low, effect[0]), max(high, effect[1]))
         if choice == EFFECT and self.responses is not None:
             return self._by_effect(self.responses, low, high)
         used = self._counts.nonzero().flatten()
