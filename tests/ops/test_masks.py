@@ -92,3 +92,30 @@ def test_a_mask_that_the_cpu_makes_of_integers(fill):
     of_masks = ("gt.Scalar", "eq.Scalar", "unsqueeze_copy.default", "_clone_dim_order.default")
     assert not [r for r in program.rejected if not r.op.endswith(of_masks)]
     assert program.summary()["npu_nodes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("spelling", "value"),
+    [("added", -INF), ("added", -1e9), ("chosen", -INF), ("chosen", -1e9), ("a layer of attention", -INF)],
+)
+def test_padding_that_is_an_input_is_forbidden(spelling, value):
+    """What is added to the scores is made of the mask: -inf beside 0, which one int8 range cannot hold."""
+    torch.manual_seed(0)
+    layer = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+
+    def function(x, padded):
+        if spelling == "a layer of attention":
+            return layer(x, x, x, padded)[0]
+        zeros = torch.zeros(1, 5)
+        mask = zeros.masked_fill(padded, value) if spelling == "added" else torch.where(padded, value, zeros)
+        return torch.softmax(x @ x.transpose(1, 2) + mask[:, None], -1) @ x
+
+    def sample(length):
+        return torch.randn(1, 5, 8), torch.arange(5)[None] >= length
+
+    program = compile_model(Wrapped(function), sample(5), calibration=[sample(n) for n in (5, 3, 1, 4)])
+    loaded = load_program(program.pte)
+    for length in (2, 3, 5):
+        inputs = sample(length)
+        (got,), wanted = loaded.run(inputs), function(*inputs).detach().numpy()
+        assert np.square(got - wanted).mean() < np.square(wanted).mean() / 100  # 20 dB

@@ -57,6 +57,7 @@ def _additive(allowed: Tensor) -> Tensor:
 _SOFTMAX = ("aten.softmax.int", "aten._softmax.default", "aten.log_softmax.int", "aten._log_softmax.default")
 _ROWS = ("aten.index.Tensor", "aten.permute.default")
 _VIEWS = ("aten.view.default", "aten.reshape.default", "aten.unsqueeze.default", "aten.squeeze.dim")
+_PASSING = (*_VIEWS, *_ROWS, "aten.expand.default", "aten.clamp.default")
 
 
 def bound_masks(model: GraphModule) -> bool:
@@ -66,18 +67,21 @@ def bound_masks(model: GraphModule) -> bool:
     for scores in masked:
         for mask in scores.all_input_nodes:
             path = [mask]  # to a constant: a row of a table is one, too
-            while op_name(path[-1]) in _VIEWS + _ROWS:
+            while op_name(path[-1]) in _PASSING:
                 path.append(path[-1].all_input_nodes[0])
-            value = constant(model, path[-1])
-            if value is None or not value.is_floating_point() or not bool((value < MASKED).any()):
-                continue
-            if any(user not in masked and user not in path for n in path[:-1] for user in n.users):
+            chooses = path[-1] is not scores and op_name(path[-1]) == "aten.where.self"
+            inner = path if chooses else path[:-1]
+            if any(user not in masked and user not in path for n in inner for user in n.users):
                 continue  # somebody else reads it
-            reader = scores if len(path) == 1 else path[-2]
-            name = f"{path[-1].target}_bounded"
-            bounded = add_constant(model, reader, value.detach().clamp(min=MASKED), name)
-            reader.replace_input_with(path[-1], bounded)
-            changed = True
+            reader = path[-1] if chooses else scores if len(path) == 1 else path[-2]
+            for source in path[-1].all_input_nodes[1:] if chooses else path[-1:]:
+                value = constant(model, source)
+                if value is None or not value.is_floating_point() or not bool((value < MASKED).any()):
+                    continue
+                name = f"{source.target}_bounded"
+                bounded = add_constant(model, reader, value.detach().clamp(min=MASKED), name)
+                reader.replace_input_with(source, bounded)
+                changed = True
     return changed
 
 
