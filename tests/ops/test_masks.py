@@ -119,3 +119,11 @@ def test_padding_that_is_an_input_is_forbidden(spelling, value):
         inputs = sample(length)
         (got,), wanted = loaded.run(inputs), function(*inputs).detach().numpy()
         assert np.square(got - wanted).mean() < np.square(wanted).mean() / 100  # 20 dB
+
+
+def test_what_forbids_may_be_the_least_number_of_float32():
+    def function(x, padded):
+        return torch.softmax(x + padded * torch.finfo(torch.float32).min, -1)
+
+    inputs = (torch.randn(1, 8), (torch.arange(8) > 5).float()[None])
+    assert compile_model(Wrapped(function), inputs, calibration=[inputs]).partitions

@@ -17,6 +17,7 @@ from torch import Tensor
 from torchao.quantization.pt2e.observer import UniformQuantizationObserverBase
 
 BINS = 2048
+_LARGEST = 1e36  # of a value: the ends of the bins are float32, too
 MINMAX, PERCENTILE, MSE, EFFECT = "minmax", "percentile", "mse", "effect"
 CHOICES = (MINMAX, PERCENTILE, MSE, EFFECT)
 COUNTED = 1 << 15  # values of one tensor that are put into bins; its ends are always seen
@@ -83,6 +84,9 @@ class RangeObserver(UniformQuantizationObserverBase):
             if x.numel() == 0:
                 return x_orig
             low, high = (float(end) for end in torch.aminmax(x))
+        if max(-low, high) > _LARGEST:
+            x = x.clamp(-_LARGEST, _LARGEST)
+            low, high = max(low, -_LARGEST), min(high, _LARGEST)
         self._found.clear()
         self.responses = None
         self.min_val, self.max_val = min(self.min_val, low), max(self.max_val, high)
