@@ -17,6 +17,7 @@ from openneutron.passes.graph import constant
 from openneutron.quantize.annotation.annotate import Annotator, Find
 from openneutron.quantize.annotation.borders import different_parts
 from openneutron.quantize.annotation.concatenations import separate_parts
+from openneutron.quantize.annotation.masks import fit_masks
 from openneutron.quantize.annotation.number_formats import Scheme, let_bias_fit
 from openneutron.quantize.annotation.sharing import NextState
 from openneutron.targets.spec import NeutronTargetSpec
@@ -62,6 +63,7 @@ class NeutronQuantizer(Quantizer):
         """Bring the graph into the form the operator table describes; its results stay the same."""
         with stage(QUANTIZER):
             model = run_passes(model, ATEN_PASSES, QAT if self.is_qat else PTQ)
+            fit_masks(model, self._examples)
             if self.neutron_target_spec.converter == OPEN:
                 separate_parts(model, self._examples, self._find, self._states)
             return model

@@ -57,17 +57,17 @@ def _additive(allowed: Tensor) -> Tensor:
 _SOFTMAX = ("aten.softmax.int", "aten._softmax.default", "aten.log_softmax.int", "aten._log_softmax.default")
 _ROWS = ("aten.index.Tensor", "aten.permute.default")
 _VIEWS = ("aten.view.default", "aten.reshape.default", "aten.unsqueeze.default", "aten.squeeze.dim")
-_PASSING = (*_VIEWS, *_ROWS, "aten.expand.default", "aten.clamp.default")
+PASSING = (*_VIEWS, *_ROWS, "aten.expand.default", "aten.clamp.default")
 
 
 def bound_masks(model: GraphModule) -> bool:
     """Let the constants that forbid places of a softmax be finite, and no larger than need be."""
     changed = False
-    masked = {scores: None for node in model.graph.nodes if (scores := _masked_scores(node)) is not None}
+    masked = {scores: None for node in model.graph.nodes if (scores := masked_scores(node)) is not None}
     for scores in masked:
         for mask in scores.all_input_nodes:
             path = [mask]  # to a constant: a row of a table is one, too
-            while op_name(path[-1]) in _PASSING:
+            while op_name(path[-1]) in PASSING:
                 path.append(path[-1].all_input_nodes[0])
             chooses = path[-1] is not scores and op_name(path[-1]) == "aten.where.self"
             inner = path if chooses else path[:-1]
@@ -85,7 +85,7 @@ def bound_masks(model: GraphModule) -> bool:
     return changed
 
 
-def _masked_scores(node: Node) -> Node | None:
+def masked_scores(node: Node) -> Node | None:
     """What masks the scores that a softmax reads."""
     if op_name(node) not in _SOFTMAX:
         return None
