@@ -267,6 +267,7 @@ def _summary(
     weights = sum(len(p.weights) for p in payloads)
     planned = max((m.planned_bytes for m in info.methods.values()), default=0)
     reserve = max((m.reserve_bytes for m in info.methods.values()), default=0)
+    shared = max((sum(m.planned_buffers[1:]) for m in info.methods.values()), default=0)
     cycles = total(events)
     kernels = {mc.Kernel[e.kernel] for e in walk.events if e.kind in NPU_KINDS}
     borders = [e for e in walk.events if e.border and e.kind == "kernel"]
@@ -290,6 +291,7 @@ def _summary(
         "sram_prefetch_bytes": prefetch,
         "state_bytes": sum(p.state_bytes for p in payloads),
         "states": [{"name": s.label, "bytes": s.bytes} for p in payloads for s in p.states],
+        "shared_states": [{"name": "memory of several methods", "bytes": shared}] if shared else [],
         "weights_bytes": weights,
         "planned_bytes": planned,
         "io_bytes": max((m.io_bytes for m in info.methods.values()), default=0),
