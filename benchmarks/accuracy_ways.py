@@ -173,7 +173,7 @@ STEPS = {
     ),
     "scales": Left(
         "scales of their own for what is joined at the outputs",
-        {"openneutron.quantize.quantizer.different_parts": lambda model, samples, find: set()},
+        {"openneutron.quantize.quantizer.different_parts": lambda *_: set()},
         {},
     ),
     "channels": Left("a weight scale per output channel", {}, {"per_channel": False}),

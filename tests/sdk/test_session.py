@@ -120,8 +120,13 @@ def test_the_programs_of_this_environment_are_found_though_it_is_not_active():
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_session_that_is_stopped_leaves_nothing_behind(tmp_path, number):
     code = "import os, time; print(os.environ['OPENNEUTRON_SDK'], flush=True); time.sleep(60)"
-    # A shell starts what it runs in the background deaf to Ctrl-C, and so may be this process.
-    listen = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731
+
+    def listen():
+        # A shell starts what it runs in the background deaf to Ctrl-C, nohup to a closed terminal; and so may
+        # be this process.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
     with subprocess.Popen([*SDK, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           start_new_session=True, preexec_fn=listen) as process:  # fmt: skip
         folder = Path(process.stdout.readline().strip())
