@@ -46,6 +46,11 @@ def scale_of(tensor: Tensor) -> float:
     return quant_of(tensor).scale[0]
 
 
+def scale_product(a: Tensor, b: Tensor) -> np.float32:
+    """The product of two scales as LiteRT takes it: in float32."""
+    return np.float32(scale_of(a)) * np.float32(scale_of(b))
+
+
 def zero_of(tensor: Tensor) -> int:
     """The zero point of a per-tensor quantized tensor."""
     return quant_of(tensor).zero_point[0]

@@ -12,6 +12,7 @@ from openneutron.compiler.graph.arithmetic import (
     quant_of,
     quantize_multiplier,
     scale_of,
+    scale_product,
     zero_of,
 )
 from openneutron.compiler.graph.tables import TABLE, ByteFunction, is_byte, table_of
@@ -91,7 +92,7 @@ def _squared_difference(op: Op, ctx: Context) -> list[KernelCall]:
 
 def _mul(op: Op, ctx: Context) -> list[KernelCall]:
     a, b = op.operand(0), op.operand(1)
-    multiplier, shift = quantize_multiplier(scale_of(a) * scale_of(b) / scale_of(op.output))
+    multiplier, shift = quantize_multiplier(float(scale_product(a, b) / np.float32(scale_of(op.output))))
     return [
         mc.Mul(
             walk=_broadcast(op, ctx), a_zero=zero_of(a), b_zero=zero_of(b), output_zero=zero_of(op.output),
@@ -112,8 +113,9 @@ def _extremum(op: Op, ctx: Context) -> list[KernelCall]:
 
 def _prelu(op: Op, ctx: Context) -> list[KernelCall]:
     a, slope, out = op.operand(0), op.operand(1), op.output
-    positive = quantize_multiplier(scale_of(a) / scale_of(out))
-    negative = quantize_multiplier(scale_of(a) * scale_of(slope) / scale_of(out))
+    scale = np.float32(scale_of(out))  # LiteRT divides in float32, too
+    positive = quantize_multiplier(float(np.float32(scale_of(a)) / scale))
+    negative = quantize_multiplier(float(scale_product(a, slope) / scale))
     return [
         mc.Prelu(
             walk=_broadcast(op, ctx),
