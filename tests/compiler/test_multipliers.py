@@ -1,7 +1,7 @@
 """Every pair of int8 values under scales of many sizes: multipliers must be LiteRT's to the last bit.
 
-A multiplier that is off by its last bits changes a result in one of ten thousand pairs, where the first of two
-roundings is a near tie; LiteRT computes some multipliers in float32 and some in double precision.
+A multiplier that is off by its last bits changes a result in one of ten thousand pairs, where the first of
+two roundings is a near tie; LiteRT computes some multipliers in float32 and some in double precision.
 """
 
 import numpy as np

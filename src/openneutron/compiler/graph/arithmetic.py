@@ -16,6 +16,8 @@ def quantize_multiplier(real: float) -> tuple[int, int]:
     """(multiplier, shift) with real ~ multiplier * 2^(shift - 31); too small a number gives (0, 0)."""
     if real == 0.0:
         return 0, 0
+    if not math.isfinite(real):
+        return (1 << 31) - 1, 30
     mantissa, shift = math.frexp(real)
     multiplier = _round(mantissa * (1 << 31))
     if multiplier == 1 << 31:
@@ -46,9 +48,11 @@ def scale_of(tensor: Tensor) -> float:
     return quant_of(tensor).scale[0]
 
 
-def scale_product(a: Tensor, b: Tensor) -> np.float32:
-    """The product of two scales as LiteRT takes it: in float32."""
-    return np.float32(scale_of(a)) * np.float32(scale_of(b))
+def scale_product(*factors: Tensor, over: Tensor | None = None) -> float:
+    """The product of scales, divided by another, as LiteRT computes some: in float32."""
+    with np.errstate(all="ignore"):  # a damaged file's may be infinite: it saturates
+        product = np.prod([np.float32(scale_of(t)) for t in factors], dtype=np.float32)
+        return float(product if over is None else product / np.float32(scale_of(over)))
 
 
 def zero_of(tensor: Tensor) -> int:

@@ -315,7 +315,7 @@ def _batch_matmul(op: Op, ctx: Context) -> list[KernelCall]:
             size *= d
         return (0,) * (4 - len(batch)) + tuple(reversed(result))
 
-    multiplier, shift = quantize_multiplier(float(scale_product(lhs, rhs)) / scale_of(op.output))
+    multiplier, shift = quantize_multiplier(scale_product(lhs, rhs) / scale_of(op.output))
     return [
         mc.BatchMatmul(
             lhs=ctx.place(lhs), rhs=ctx.place(rhs), output=ctx.ref(op.output),

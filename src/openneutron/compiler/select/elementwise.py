@@ -92,7 +92,7 @@ def _squared_difference(op: Op, ctx: Context) -> list[KernelCall]:
 
 def _mul(op: Op, ctx: Context) -> list[KernelCall]:
     a, b = op.operand(0), op.operand(1)
-    multiplier, shift = quantize_multiplier(float(scale_product(a, b) / np.float32(scale_of(op.output))))
+    multiplier, shift = quantize_multiplier(scale_product(a, b, over=op.output))
     return [
         mc.Mul(
             walk=_broadcast(op, ctx), a_zero=zero_of(a), b_zero=zero_of(b), output_zero=zero_of(op.output),
@@ -113,9 +113,8 @@ def _extremum(op: Op, ctx: Context) -> list[KernelCall]:
 
 def _prelu(op: Op, ctx: Context) -> list[KernelCall]:
     a, slope, out = op.operand(0), op.operand(1), op.output
-    scale = np.float32(scale_of(out))  # LiteRT divides in float32, too
-    positive = quantize_multiplier(float(np.float32(scale_of(a)) / scale))
-    negative = quantize_multiplier(float(scale_product(a, slope) / scale))
+    positive = quantize_multiplier(scale_product(a, over=out))
+    negative = quantize_multiplier(scale_product(a, slope, over=out))
     return [
         mc.Prelu(
             walk=_broadcast(op, ctx),
