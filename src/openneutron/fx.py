@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import keyword
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
-from torch.fx import Node
+from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
 
@@ -183,3 +183,24 @@ def _unused(name: str, names: Container[str]) -> str:
     while name in names:
         name += "_"
     return name
+
+
+def watch(
+    model: GraphModule,
+    samples: Iterable[Sequence[Any]],
+    asked: Collection[Node],
+    look: Callable[[Node, torch.Tensor], None],
+) -> None:
+    """Run a model on samples, and look at the tensors that these nodes make, in the order of the graph."""
+
+    class Watched(Interpreter):
+        def run_node(self, n: Node) -> Any:
+            result = super().run_node(n)
+            if n in asked and isinstance(result, torch.Tensor):
+                look(n, result)
+            return result
+
+    runner = Watched(model)
+    with torch.no_grad():
+        for sample in samples if asked else ():
+            runner.run(*(v.clone() if isinstance(v, torch.Tensor) else v for v in sample))

@@ -76,6 +76,23 @@ class Biased(nn.Module):
         return weights @ (self.mask @ x if self.shared else x)
 
 
+class Near(nn.Module):
+    """Scores that are very low, or zero, are no mask: elsewhere they are in between."""
+
+    def forward(self, distance, bias):
+        return torch.softmax(distance * -50.0 + bias, -1)
+
+
+def test_a_distance_is_no_mask():
+    far = 1 - torch.eye(8)
+    exported = torch.export.export(Near(), (far, far.clone())).module(check_guards=False)
+    canonical = NeutronQuantizer(
+        examples=[(far, torch.zeros(8, 8)), (0.7 * far, far)]
+    ).transform_for_annotation(exported)
+    given = (torch.rand(8, 8) * 0.2, torch.randn(8, 8))
+    torch.testing.assert_close(canonical(*given), Near()(*given))
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_only_what_forbids_is_changed(shared):
     model, x = Biased(shared).eval(), torch.randn(1, 4, 24, 8)

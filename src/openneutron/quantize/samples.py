@@ -115,6 +115,14 @@ def spread_over(samples: Sequence[tuple[Any, ...]], count: int) -> list[tuple[An
     return [samples[i * len(samples) // count] for i in range(count)]
 
 
+def from_everywhere(frames: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Frames of sequences in an order in which neighbours do not follow each other, as many as are kept."""
+    if len(frames) < 2:
+        return list(frames)
+    step = next(s for s in (7, 11, 13, 17, 19, 23, 29, 31) if len(frames) % s)
+    return [frames[i * step % len(frames)] for i in range(max(len(frames), KEPT))]
+
+
 def mirrored(samples: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """Of samples that hold images, the same from right to left: more to fit to."""
     return [

@@ -29,7 +29,7 @@ from torch.utils import _pytree as pytree
 
 from openneutron.fx import op_name
 from openneutron.quantize.annotation.sharing import NextState
-from openneutron.quantize.samples import KEPT, said_of
+from openneutron.quantize.samples import from_everywhere, said_of
 from openneutron.quantize.state_parts import part_states
 from openneutron.tensors import plain_inputs
 
@@ -240,9 +240,7 @@ class WithStatePorts:
         if frames_given * size > _ROOM:
             yield from self.samples(sequences)
         elif frames_given > len(sequences):
-            found = list(self.samples(sequences))
-            step = next(s for s in (7, 11, 13, 17, 19, 23, 29, 31) if frames_given % s)
-            yield from (found[i * step % frames_given] for i in range(max(frames_given, KEPT)))
+            yield from from_everywhere(list(self.samples(sequences)))
         yield from firsts
 
     def with_buffers(self, quantized: GraphModule) -> GraphModule:

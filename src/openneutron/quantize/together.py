@@ -21,9 +21,10 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 
 from openneutron.diagnostics import fail, nearest
 from openneutron.quantize.annotation.number_formats import Scheme
+from openneutron.quantize.export import as_tuple
 from openneutron.quantize.loop import calibrate_and_quantize
 from openneutron.quantize.plan import AccuracyPlan
-from openneutron.quantize.samples import EXAMPLES, KEPT, check_sample, said_of, spread_over
+from openneutron.quantize.samples import EXAMPLES, check_sample, from_everywhere, said_of, spread_over
 from openneutron.quantize.sequences import kept_back
 from openneutron.quantize.stateful import (
     Inputs,
@@ -38,6 +39,8 @@ from openneutron.tensors import plain_inputs
 Model = torch.nn.Module | ExportedProgram
 NamedFrame = tuple[str, Inputs]
 """The method that is run, and its inputs."""
+Step = tuple[str, Inputs, list[torch.Tensor]]
+"""The same with the state that it meets behind its inputs, and what that becomes."""
 
 
 def have_common_buffers(models: Mapping[str, Model]) -> bool:
@@ -100,12 +103,8 @@ def named_frames(calibration: Any, methods: Sequence[str]) -> list[list[NamedFra
                 fail("ON104", "calibration", f"a frame is of no method: {named}",
                      "The methods share state: give lists of (method, inputs), or a dictionary by method. "
                      + nearest(str(named), list(methods)))  # fmt: skip
-        sequences.append([(name, plain_inputs(_as_tuple(inputs))) for name, inputs in sequence])
+        sequences.append([(name, plain_inputs(as_tuple(inputs))) for name, inputs in sequence])
     return sequences
-
-
-def _as_tuple(inputs: Any) -> Inputs:
-    return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
 
 
 def quantize_together(
@@ -119,13 +118,15 @@ def quantize_together(
     for _, frame in (frame for frames in sequences for frame in frames):
         check_sample(frame, 0)
     fitted, _ = kept_back(sequences)
-    together = Together.of(exported, shared).with_parameters(fitted)
+    together = Together.of(exported, shared)
+    steps = list(together.walk(fitted))
     found = {}
-    for name, ports in together.methods.items():
-        samples = together.samples(name, fitted)
+    for name, ports in together.with_parameters(steps).methods.items():
+        samples = [sample for method, sample, _ in steps if method == name]
         if not samples:
             fail("ON209", "calibration", f"no frame is of the method {name}", "Give every method inputs.")
         quantizer = make_quantizer(spread_over(samples, EXAMPLES), ports.pairs)
+        samples = [*from_everywhere(samples), samples[0]]
         made = calibrate_and_quantize(ports.program, samples, quantizer, accuracy=plan)
         found[name] = ports.with_buffers(made)
     _hold_the_same(found, shared)
@@ -154,7 +155,7 @@ class Together:
         """The methods; one without a state is one with none."""
         return Together({name: _ports(program, shared) for name, program in exported.items()}, shared)
 
-    def walk(self, sequences: Iterable[list[NamedFrame]]) -> Iterator[tuple[str, Inputs, list[torch.Tensor]]]:
+    def walk(self, sequences: Iterable[list[NamedFrame]]) -> Iterator[Step]:
         """Every frame with its method and the state that it meets, and what its states become."""
         runs = {name: ports.program.module(check_guards=False) for name, ports in self.methods.items()}
         for frames in sequences:
@@ -170,16 +171,7 @@ class Together:
                 now.update(zip(keys, after, strict=True))
                 yield name, sample, after
 
-    def samples(self, method: str, sequences: Iterable[list[NamedFrame]]) -> list[Inputs]:
-        """The frames of one method with the state they meet, those from everywhere first."""
-        found = [sample for name, sample, _ in self.walk(sequences) if name == method]
-        if len(found) < 2:
-            return found
-        step = next(s for s in (7, 11, 13, 17, 19, 23, 29, 31) if len(found) % s)
-        spread = [found[i * step % len(found)] for i in range(max(len(found), KEPT))]
-        return [*spread, found[0]]
-
-    def with_parameters(self, sequences: Iterable[list[NamedFrame]]) -> Together:
+    def with_parameters(self, steps: Iterable[Step]) -> Together:
         """The same with a scale and a zero point for each shared state, of all that it is anywhere."""
         observers: dict[str, Any] = {}
         for ports in self.methods.values():
@@ -190,7 +182,7 @@ class Together:
                     )
                     made(port.initial)
                     observers[port.buffer] = made
-        for name, _, after in self.walk(sequences):
+        for name, _, after in steps:
             for port, value in zip(self.methods[name].states, after, strict=True):
                 if port.buffer in observers:
                     observers[port.buffer](value)

@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from openneutron.fx import is_float, op_name, same_shape, tensor_of
+from openneutron.fx import is_float, op_name, same_shape, tensor_of, watch
 from openneutron.ops.spec import OpSpec, Weighted
 from openneutron.passes.graph import constants_only
 from openneutron.quantize.annotation.observer import RangeObserver
@@ -202,17 +201,11 @@ def sizes_of(model: GraphModule, samples: Sequence[tuple[Any, ...]], asked: set[
     """The largest value of each of these nodes on samples."""
     found = dict.fromkeys(asked, 0.0)
 
-    class Looking(Interpreter):
-        def run_node(self, n: Node) -> object:
-            result = super().run_node(n)
-            if n in found and isinstance(result, Tensor) and result.numel() and result.is_floating_point():
-                found[n] = max(found[n], float(result.abs().max()))
-            return result
+    def look(node: Node, value: Tensor) -> None:
+        if value.numel() and value.is_floating_point():
+            found[node] = max(found[node], float(value.abs().max()))
 
-    with torch.no_grad():
-        runner = Looking(model)
-        for sample in samples:
-            runner.run(*(v.clone() if isinstance(v, Tensor) else v for v in sample))
+    watch(model, samples, asked, look)
     return found
 
 

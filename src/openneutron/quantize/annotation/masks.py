@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 
-from openneutron.fx import op_name
+from openneutron.fx import op_name, watch
 from openneutron.passes.decompositions.attention import MASKED, PASSING, masked_scores
 from openneutron.passes.graph import add_constant, constant
 
@@ -104,24 +104,24 @@ def _needed(
     """How low the masks of these scores must be for all samples; those that are no masks are left out."""
     lowest: dict[Node, float] = {}
     places = {mask.scores: mask for mask in masks}
+    values: dict[Node, Tensor] = {}
     other: set[Node] = set()
 
-    class Looking(Interpreter):
-        def run_node(self, n: Node) -> object:
-            if n in places:
-                args, _ = self.fetch_args_kwargs_from_env(n)
-                product, place = op_name(places[n].source) == "aten.mul.Tensor", places[n].place
-                if product and bool(((args[place] > MASKED) & (args[place] != 0)).any()):
-                    other.add(n)  # more than a condition
-                low = _lowest(args, place, op_name(n) == "aten.where.self")
-                if low is not None:
-                    lowest[n] = min(low, lowest.get(n, low))
-            return super().run_node(n)
+    def look(node: Node, value: Tensor) -> None:
+        values[node] = value
+        if node not in places:
+            return
+        mask, operands = places[node], [values[n] for n in node.args if isinstance(n, Node)]
+        if op_name(mask.source) == "aten.mul.Tensor":
+            factor = constant(model, mask.source.args[1])
+            product = operands[mask.place]
+            if bool(((product != 0) & (product != factor)).any()):
+                other.add(node)  # more than a condition
+        low = _lowest(operands, mask.place, op_name(node) == "aten.where.self")
+        if low is not None:
+            lowest[node] = min(low, lowest.get(node, low))
 
-    with torch.no_grad():
-        runner = Looking(model)
-        for sample in samples:
-            runner.run(*(v.clone() if isinstance(v, Tensor) else v for v in sample))
+    watch(model, samples, {*places, *(n for scores in places for n in scores.all_input_nodes)}, look)
     return {scores: low for scores, low in lowest.items() if scores not in other}
 
 
@@ -147,9 +147,9 @@ def _lowest(args: Sequence[Any], place: int, chosen: bool) -> float | None:
 
 def _set(model: GraphModule, source: Node, low: float) -> None:
     product = constant(model, source) is None
-    held = source.all_input_nodes[1] if product else source
+    held = source.args[1] if product else source
     value = constant(model, held)
-    assert value is not None
+    assert isinstance(held, Node) and value is not None
     fitted = value.detach().masked_fill(value.detach() <= MASKED, low)
     node = add_constant(model, source, fitted, f"{held.target}_fitted")
     if product:

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from openneutron import ops
-from openneutron.fx import bind_args, is_float, op_name, tensor_of
+from openneutron.fx import bind_args, is_float, op_name, tensor_of, watch
 from openneutron.quantize.annotation.fused_groups import TABLES
 from openneutron.quantize.channel_scaling.channels import SPATIAL
 from openneutron.quantize.prepared_model.effect import Function, function_after, is_number
@@ -188,23 +188,16 @@ def _is_depthwise(prepared: GraphModule, layer: Layer) -> bool:
 
 def _seen(prepared: GraphModule, samples: Sequence[Sample], nodes: Sequence[Node]) -> dict[Node, Seen]:
     """What the channels of tensors hold."""
-    wanted = set(nodes)
     found: dict[Node, Seen] = {}
 
-    class Looking(Interpreter):
-        def run_node(self, n: Node) -> Any:
-            result = super().run_node(n)
-            if n in wanted:
-                low, high = (v.double() for v in result.movedim(1, 0).flatten(1).aminmax(dim=1))
-                if n in found:
-                    low, high = torch.minimum(low, found[n].low), torch.maximum(high, found[n].high)
-                found[n] = Seen(low, high)
-            return result
+    def look(node: Node, value: Tensor) -> None:
+        low, high = (v.double() for v in value.movedim(1, 0).flatten(1).aminmax(dim=1))
+        if node in found:
+            low, high = torch.minimum(low, found[node].low), torch.maximum(high, found[node].high)
+        found[node] = Seen(low, high)
 
-    with torch.no_grad(), in_float(prepared):
-        runner = Looking(prepared)
-        for sample in samples if wanted else ():
-            runner.run(*sample)
+    with in_float(prepared):
+        watch(prepared, samples, set(nodes), look)
     return found
 
 

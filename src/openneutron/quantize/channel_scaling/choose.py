@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 
+from openneutron.fx import watch
 from openneutron.quantize.annotation.observer import RangeObserver
 from openneutron.quantize.channel_scaling.absorb import absorb
 from openneutron.quantize.channel_scaling.channel_groups import group_channels, seen_in_places
@@ -150,20 +151,19 @@ def reached(prepared: GraphModule, samples: Sequence[Sample]) -> Reached:
     ends = {layer.end for layer in channels.outputs} - clamps  # whose channels are dimension 1
     found = Reached()
 
-    class Looking(Interpreter):
-        def run_node(self, n: Node) -> object:
-            result = super().run_node(n)
-            source = n.args[0] if n in clamps else None
-            value = self.env[source] if isinstance(source, Node) else result if n in ends else None
-            if isinstance(value, Tensor) and value.ndim >= 2:
-                low, high = value.movedim(1, 0).flatten(1).aminmax(dim=1)
-                top = high if n in clamps else torch.maximum(high, -low)
-                found.tops[n] = torch.maximum(found.tops[n], top) if n in found.tops else top
-                found.lows[n] = torch.minimum(found.lows[n], low) if n in found.lows else low
-            return result
+    readers: dict[Node, list[Node]] = {end: [end] for end in ends}
+    for clamp in clamps:
+        readers.setdefault(clamp.all_input_nodes[0], []).append(clamp)
 
-    with torch.no_grad(), in_float(prepared):
-        runner = Looking(prepared)
-        for sample in samples:
-            runner.run(*sample)
+    def look(node: Node, value: Tensor) -> None:
+        if value.ndim < 2:
+            return
+        low, high = value.movedim(1, 0).flatten(1).aminmax(dim=1)
+        for of in readers[node]:
+            top = high if of in clamps else torch.maximum(high, -low)
+            found.tops[of] = torch.maximum(found.tops[of], top) if of in found.tops else top
+            found.lows[of] = torch.minimum(found.lows[of], low) if of in found.lows else low
+
+    with in_float(prepared):
+        watch(prepared, samples, set(readers), look)
     return found
