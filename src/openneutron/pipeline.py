@@ -113,24 +113,7 @@ def compile_model(
     inputs of the next run (`{"hn": "h0"}`): the program keeps them.
     """
     options, backends = options or CompileOptions(), find_recipe(recipe)
-    methods, inputs = by_method(module), by_method(example_inputs)
-    for name in methods:
-        if name not in inputs:
-            fail(
-                "ON104",
-                f"example inputs of {name}",
-                "there are none",
-                "Give every method its inputs, by name.",
-            )
-    inputs = {name: plain_inputs(as_tuple(inputs[name])) for name in methods}
-    given = {} if calibration is None else dict(by_method(calibration))
-    states: Any = state if isinstance(module, Mapping) else {"forward": state}
-    for name, pairs in states.items() if state else ():
-        if name not in methods:
-            fail("ON104", f"state of {name}", "there is no such method", nearest(name, methods))
-        carried, inputs[name] = carry_state(methods[name], inputs[name], pairs)
-        methods[name] = carried
-        given |= {name: carried.frames(list(given[name]))} if name in given else {}
+    methods, inputs, given = _by_method(module, example_inputs, calibration, state)
     samples = {name: [[example]] for name, example in inputs.items()}  # sequences of frames
     # An exported program may say of some dimensions that they have no fixed size.
     dynamic = {name: dynamic_shapes_of(m) for name, m in methods.items() if isinstance(m, ExportedProgram)}
@@ -322,6 +305,30 @@ def _calibrated(
     return calibrate_and_quantize(
         exported, frames, how.quantizer(examples), accuracy=plan, watch=watch, progress=progress, after=spend
     )
+
+
+def _by_method(
+    module: Model | Mapping[str, Model],
+    example_inputs: Inputs | Mapping[str, Inputs],
+    calibration: Iterable[Inputs] | Mapping[str, Iterable[Inputs]] | None,
+    state: State | Mapping[str, State] | None,
+) -> tuple[dict[str, Model], dict[str, Inputs], dict[str, Any]]:
+    """Methods, their example inputs and their samples by name; a state that is passed is the method's own."""
+    methods, examples = dict(by_method(module)), by_method(example_inputs)
+    for name in methods:
+        if name not in examples:
+            fail("ON104", f"example inputs of {name}", "there are none",
+                 "Give every method its inputs, by name.")  # fmt: skip
+    inputs = {name: plain_inputs(as_tuple(examples[name])) for name in methods}
+    given = {} if calibration is None else dict(by_method(calibration))
+    states: Any = state if isinstance(module, Mapping) else {"forward": state}
+    for name, pairs in states.items() if state else ():
+        if name not in methods:
+            fail("ON104", f"state of {name}", "there is no such method", nearest(name, methods))
+        carried, inputs[name] = carry_state(methods[name], inputs[name], pairs)
+        methods[name] = carried
+        given |= {name: carried.frames(list(given[name]))} if name in given else {}
+    return methods, inputs, given
 
 
 def _with_shared_names(
