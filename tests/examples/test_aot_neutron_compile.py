@@ -2,23 +2,27 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from examples.nxp.aot_neutron_compile import command, parse
+from tests import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def python():
+    return str(warm.commands() / "python")
+
+
 def run(folder, *words):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON_EXECUTABLE": sys.executable}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON_EXECUTABLE": python()}
     return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=500)
 
 
 def example(folder, *options):
-    return run(folder, sys.executable, "-m", "examples.nxp.aot_neutron_compile", *options)
+    return run(folder, python(), "-m", "examples.nxp.aot_neutron_compile", *options)
 
 
 def test_options_are_translated():

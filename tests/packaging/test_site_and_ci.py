@@ -4,7 +4,6 @@ import importlib.util
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from openneutron.cli import build_parser
 from openneutron.commands import COMMANDS
 from openneutron.commands.reference.completion import vocabulary
+from tests import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,15 +39,11 @@ def test_the_site_has_a_page_for_every_command_with_every_option(tmp_path):
 
 
 def test_a_step_of_ci_fails_with_the_figures_in_a_table(tmp_path):
-    tool = tmp_path / "bin" / "openneutron"
-    tool.parent.mkdir()
-    tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m openneutron "$@"\n')
-    tool.chmod(0o755)
     (tmp_path / "budget.toml").write_text('[[model]]\nmodel = "gone.pte"\nmax_flash = 10\n')
     summary, output = tmp_path / "summary.md", tmp_path / "output"
     environment = {
         **os.environ,
-        "PATH": f"{tool.parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{warm.commands()}{os.pathsep}{os.environ['PATH']}",
         "RUNNER_TEMP": str(tmp_path),
         "GITHUB_STEP_SUMMARY": str(summary),
         "GITHUB_OUTPUT": str(output),
