@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from openneutron.passes.decompositions.sorting import top_values
-from openneutron.pipeline import compile_model
+from openneutron.pipeline import compile_model, quantize_model
 from openneutron.run.program import load_program
 
 
@@ -86,18 +86,17 @@ DIFFERENT = {"conv 3d, nothing but padding", "conv 3d, groups over nothing", "tr
 def run(
     module: nn.Module, *inputs: torch.Tensor, moved: bool = False
 ) -> tuple[Any, list[np.ndarray], list[np.ndarray]]:
-    """The program, its outputs, and those of the quantized model on the CPU.
+    """The program, its outputs, and those of the quantized model.
 
     With `moved`, values may be moved in float: parts of an output that differ much in size, or a state.
     """
-    programs = [
-        compile_model(module.eval(), inputs, calibration=[inputs], verify=False, delegate=delegate)
-        for delegate in (True, False)
-    ]
-    assert {r.op for r in programs[0].rejected} <= (MOVES if moved else set())
-    assert len(programs[0].partitions) == 1
-    npu, cpu = (load_program(p.pte).run(inputs) for p in programs)
-    return programs[0], npu, cpu
+    quantized = quantize_model(module.eval(), [inputs])
+    program = compile_model(quantized, inputs, verify=False)
+    assert {r.op for r in program.rejected} <= (MOVES if moved else set())
+    assert len(program.partitions) == 1
+    outputs = quantized(*inputs)
+    outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
+    return program, load_program(program.pte).run(inputs), [value.numpy() for value in outputs]
 
 
 @pytest.mark.parametrize("name", EXACT)
