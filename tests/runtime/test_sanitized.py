@@ -26,7 +26,7 @@ from tests.cortex_m.program import Call, compile_calls
 from tests.hostile import mutate_pte
 from tests.native import ROOT, RUNTIME
 
-FLAGS = "-O1 -g -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=all"
+FLAGS = "-O1 -g1 -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=all"
 REPORTS = "AddressSanitizer", "runtime error", "LeakSanitizer"
 pytestmark = pytest.mark.slow  # the runtime is built with sanitizers
 
