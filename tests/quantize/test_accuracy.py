@@ -224,7 +224,7 @@ def test_a_plan_mends_what_a_scale_per_tensor_cannot_hold_and_is_the_same_each_t
     assert first > fast + 6 and first == second
     assert [result.method for result in refined.results] == list(LEVELS[plan])
     assert any(result.kept for result in refined.results)
-    assert refined.quality is not None and refined.quality.samples == 4
+    assert refined.quality is not None and refined.quality.samples == 16
 
 
 def test_every_method_can_be_named_alone_and_nothing_else():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from openneutron.pipeline import compile_model, quantize_model
-from openneutron.quantize.prepared_model.quality import Quality, Usual, chosen_by_others
-from openneutron.quantize.refine import kept_back
+from openneutron.quantize.prepared_model.quality import Quality, chosen_by_others, compared
+from openneutron.quantize.refine import folds_of, kept_back
 
 
 def found(*errors: float) -> Quality:
@@ -89,22 +91,69 @@ def test_samples_that_have_nothing_in_common_are_kept_back_from_everywhere():
     assert kept_back([(1,), (2.0,)])[0] == [(1,), (2.0,)]  # numbers, and next to none of them
 
 
+def test_every_sample_of_a_few_is_kept_back_once_and_neighbours_that_are_alike_together():
+    generator = torch.Generator().manual_seed(0)
+    for count in (2, 3, 7, 15, 30):
+        samples = [(torch.randn(64, generator=generator),) for _ in range(count)]
+        parts = folds_of(samples)
+        assert sorted(i for part in parts for i in part) == list(range(count))
+        assert len(parts) == min(4, count) and max(map(len, parts)) - min(map(len, parts)) <= 1
+    alike = [(i // 4 + 0.1 * torch.randn(64, generator=generator),) for i in range(24)]
+    assert [part[-1] - part[0] for part in folds_of(alike)] == [5] * 4
+
+
 def test_how_much_few_samples_leave_uncertain_is_told():
     assert found(*[0.01] * 8).uncertain_db == pytest.approx(0.0, abs=1e-6)
     assert found(*[0.01] * 7, 0.2).uncertain_db > 2
     assert found(0.01).uncertain_db == 0.0
+    errors = [0.0001, 0.001, 0.01, 0.1]
+    few, many = found(*errors), found(*errors * 8)
+    assert few.uncertain_db > 2 * many.uncertain_db > 1
 
 
-def test_hard_samples_are_told_by_the_usual_error():
-    """Those kept back are easy ones: the others have ten times the error, whatever is done."""
-    easy = [((1.0, error),) for error in (0.001, 0.002, 0.004, 0.0005)]
-    halved = tuple(((1.0, row[0][1] / 2),) for row in easy)
-    hard = tuple(((1.0, 10 * row[0][1]),) for row in easy)
-    plain = Quality(halved, halved, None)
-    corrected = Quality(halved, halved, None, Usual(tuple(easy), (*easy, *hard)))
-    assert corrected.output_db < plain.output_db - 5
-    unrelated = Quality(halved, halved, None, Usual(tuple(reversed(easy)), (*easy, *hard)))
-    assert unrelated.output_db == pytest.approx(plain.output_db)
+def test_easy_samples_are_told_by_the_others():
+    """Of those fitted to two have errors that none of those kept back has."""
+    easy = found(0.001, 0.002, 0.004, 0.0005)
+    mixed = found(0.001, 0.002, 0.004, 0.0005, 0.002, 0.001, 0.3, 0.2)
+    assert compared(easy, mixed).output_db < easy.output_db - 5
+    assert compared(easy, mixed).samples == 4  # the figure is of those kept back
+
+
+def test_what_fitting_makes_better_is_not_taken_for_the_rest():
+    """The same samples with a hundredth of the error, since the model was fitted to them."""
+    held = found(0.1, 0.2, 0.4, 0.05)
+    fitted = found(*(row[0][1] / 100 for row in held.outputs * 3))
+    assert compared(held, fitted).output_db == pytest.approx(held.output_db, abs=0.1)
+
+
+class Uneven(nn.Module):
+    """Some of its samples are far larger than others: few of them say little of the rest."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.layers = nn.Sequential(nn.Conv2d(1, 6, 3), nn.SiLU(), nn.Conv2d(6, 6, 3), nn.SiLU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x).mean((2, 3))
+
+
+def test_what_is_said_of_a_few_samples_is_what_others_find():
+    differences = []
+    for seed in range(4):
+        generator, told = torch.Generator().manual_seed(seed), []
+        sizes = torch.randn(72, generator=generator).mul(0.3).exp()
+        data = [(s * torch.randn(1, 1, 8, 8, generator=generator),) for s in sizes]
+        model = Uneven(seed).eval()
+        quantized = quantize_model(model, data[:8], watch=told.append, keep_float_budget=0)
+        with torch.no_grad():
+            pairs = [(model(*x).double(), quantized(*x).double()) for x in data[8:]]
+        noise, signal = (sum(float(t.square().sum()) for t in side)
+                         for side in ([a - b for a, b in pairs], [a for a, _ in pairs]))  # fmt: skip
+        differences.append(told[0].quality.output_db - 10 * math.log10(signal / noise))
+        assert told[0].folded and told[0].quality.samples == 8
+        assert differences[-1] < 2 * told[0].quality.uncertain_db
+    assert sum(differences) / 4 < 4  # two samples kept back, in place of each once, say 20 too much
 
 
 class Cancelling(nn.Module):
@@ -144,5 +193,5 @@ def test_an_output_far_from_float_is_helped_without_being_asked():
 def test_a_good_model_stays_in_int8():
     told = []
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 30 * 30, 4)).eval()
-    quantize_model(model, inputs(), watch=told.append)
-    assert told[0].quality.output_db > 20 and told[0].kept_float is None
+    quantize_model(model, inputs(48), watch=told.append)
+    assert told[0].quality.output_db > 20 and not told[0].folded and told[0].kept_float is None

@@ -11,14 +11,20 @@ import random
 import resource
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from torch.fx import GraphModule
 
 from openneutron import ops
 from openneutron.diagnostics import fail
-from openneutron.quantize.accuracy_methods.judged import JudgedModel, MethodResult, Progress
+from openneutron.quantize.accuracy_methods.judged import (
+    JudgedModel,
+    MethodResult,
+    Progress,
+    is_small,
+    run_method,
+)
 from openneutron.quantize.annotation.borders import kept_whole
 from openneutron.quantize.annotation.observer import MINMAX
 from openneutron.quantize.channel_scaling.choose import observe
@@ -30,7 +36,8 @@ from openneutron.quantize.prepared_model.part_errors import PartError, part_erro
 from openneutron.quantize.prepared_model.quality import Quality, Run, float_run, joined
 from openneutron.quantize.samples import Kept, check_sample, neighbours_are_alike
 
-FOLDED = 8  # fewer samples are too few to keep some back for good
+_FEW = {True: 32, False: 16}  # of a small model: fewer samples are too few to keep some back for good
+_FOLDS = 4
 _MOST_KEPT_BACK = 16
 _RUN_OF = 16  # samples, of which a quarter is kept back
 
@@ -48,7 +55,7 @@ class Refined:
     peak_bytes: int = 0  # of memory that the process has had by then
     kept_float: dict[str, Any] | None = None  # layers left in float, and what that gives and costs
     fitted: int = 0  # samples that were calibrated with
-    folded: bool = False  # they were too few to keep some back: each half judged the other
+    folded: bool = False  # too few to keep some back: each part judged a model of the others
     parts: list[PartError] = field(default_factory=list)  # of the outputs
     over_time: dict[int, float] = field(default_factory=dict)  # of sequences: the error at frame 1, 10, ...
     held: list[Sample] = field(default_factory=list, repr=False)  # samples kept back, or all of a few
@@ -89,7 +96,7 @@ def calibrate(
     """The model with observers filled and the plan's methods applied where they help; what they did.
 
     A part of the samples is kept back: nothing is observed on it or fitted to it, methods are kept by what
-    they give there, and every figure is of it. A few samples are folded: each half judges the other.
+    they give there, and every figure is of it. Of a few samples each part judges a model of the others.
     """
     plan, stream = find_plan(accuracy), iter(samples)
     first = Kept.first_of(stream)
@@ -98,11 +105,13 @@ def calibrate(
     if not measure and not plan.methods:
         observe(prepared, Kept().watch(chain(first, stream)))
         return prepared, Refined(plan.name)
-    if len(first) < FOLDED:
+    following = list(islice(stream, 1))
+    if len(first) < _FEW[is_small(prepared)] and not following:
         return _folded(prepared, first, plan, progress)
     fitted, held = kept_back(first)
-    model, refined, _ = _fitted(prepared, chain(fitted, stream), held, plan, progress)
-    return model, refined
+    model = _observed(prepared, chain(fitted, following, stream), held, plan)
+    results, _ = _refined([model.judged], plan, progress)
+    return model.judged.model, model.told(plan, results, model.judged.told_by_fitted())
 
 
 def kept_back(samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
@@ -121,31 +130,47 @@ def kept_back(samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
     return [s for i, s in enumerate(samples) if i not in chosen], [samples[i] for i in sorted(chosen)]
 
 
+def folds_of(samples: Sequence[Sample]) -> list[list[int]]:
+    """Parts of the samples, each of which is kept back once: neighbours that are alike in one."""
+    count = min(_FOLDS, len(samples))
+    if len(samples) < _RUN_OF or neighbours_are_alike(samples):
+        part_of = [i * count // len(samples) for i in range(len(samples))]
+    else:
+        draw = random.Random(0)
+        part_of = [part for _ in range(0, len(samples), count) for part in draw.sample(range(count), count)]
+    return [[i for i in range(len(samples)) if part_of[i] == part] for part in range(count)]
+
+
 def _folded(
     prepared: GraphModule, samples: list[Sample], plan: AccuracyPlan, progress: Progress
 ) -> tuple[GraphModule, Refined]:
-    """Every half judges a model fitted to the other; a method that helps both is used on all samples."""
+    """Every part judges a model fitted to the others; a method that helps there is used on all samples."""
     for index, sample in enumerate(samples):
         check_sample(sample, index)
     if len(samples) == 1:  # nothing can be said about other inputs, and nothing can be chosen by it
-        model, refined, _ = _fitted(prepared, samples, [], plan, progress, frozenset())
-        return model, _judging_all(refined, samples)
-    half = len(samples) // 2
-    folds = [
-        _fitted(copied(prepared), fitted, held, plan, lambda part, n=n: progress((n + part) / 3))  # type: ignore[misc]
-        for n, (fitted, held) in enumerate(
-            ((samples[:half], samples[half:]), (samples[half:], samples[:half]))
-        )
+        final = _observed(prepared, samples, [], plan)
+        return final.judged.model, _judging_all(final.told(plan, [], None), samples)
+    parts = folds_of(samples)
+    judged = [
+        _observed(
+            copied(prepared),
+            [s for i, s in enumerate(samples) if i not in part],
+            [samples[i] for i in part],
+            plan,
+        ).judged
+        for part in parts
     ]
-    helped = [{r.method for r in refined.results if r.kept} for _, refined, _ in folds]
-    model, refined, _ = _fitted(prepared, samples, [], plan, progress, frozenset(helped[0] & helped[1]))
-    judged = [judged for _, _, judged in folds]
-    exact, found = (_joined([side for pair in judged for side in pair[i : i + 1]]) for i in (0, 1))
-    figure = joined([refined.quality for _, refined, _ in folds if refined.quality is not None])
-    results = [replace(result, kept=result.method in helped[0] & helped[1]) for result in folds[0][1].results]
-    parts = part_errors(model, exact, found, samples[half:] + samples[:half])
-    refined = replace(refined, quality=figure, results=results, folded=True, parts=parts)
-    return model, _judging_all(refined, samples)
+    results, shown = _refined(judged, plan, lambda part: progress(0.8 * part))
+    final = _observed(prepared, samples, [], plan)
+    for result in results:
+        if result.kept:
+            final.judged.take(result.method, final.judged.attempt(result.method, lambda part: None))
+    progress(1.0)
+    ordered = [samples[i] for part in parts for i in part]
+    exact, found = (_joined([pair[side] for pair in (j.judged() for j in judged)]) for side in (0, 1))
+    told = final.told(plan, results, shown)
+    told = replace(told, folded=True, parts=part_errors(final.judged.model, exact, found, ordered))
+    return final.judged.model, _judging_all(told, ordered)
 
 
 def _judging_all(refined: Refined, samples: list[Sample]) -> Refined:
@@ -154,22 +179,62 @@ def _judging_all(refined: Refined, samples: list[Sample]) -> Refined:
     return replace(refined, held=samples, exact=float_run(refined.original, samples))
 
 
+def _refined(
+    judged: Sequence[JudgedModel], plan: AccuracyPlan, progress: Progress
+) -> tuple[list[MethodResult], Quality]:
+    """The plan's methods on a model or on folds of one: what they did, and the figure to show."""
+    results: list[MethodResult] = []
+    shown = joined([j.quality for j in judged if j.quality is not None])
+    for done, method in enumerate(plan.methods):
+        result, shown = run_method(
+            judged,
+            method,
+            shown,
+            lambda part, done=done: progress((done + part) / len(plan.methods)),  # type: ignore[misc]
+        )
+        results.append(result)
+    for one in judged:
+        one.shown = shown
+    progress(1.0)
+    return results, shown
+
+
 def _joined(runs: Sequence[Run]) -> Run:
     return Run([row for run in runs for row in run.outputs], [row for run in runs for row in run.scores])
 
 
-def _fitted(
-    prepared: GraphModule,
-    samples: Iterable[Sample],
-    held: list[Sample],
-    plan: AccuracyPlan,
-    progress: Progress,
-    chosen: frozenset[str] | None = None,
-) -> tuple[GraphModule, Refined, tuple[Run, Run]]:
-    """The model calibrated and refined on samples and judged on others, or with the methods that are chosen.
+@dataclass(frozen=True)
+class _Observed:
+    """A calibrated model, and how many samples it has seen."""
 
-    What it should give for the others, and what it gives, comes with it.
-    """
+    judged: JudgedModel
+    seen: int
+
+    def told(self, plan: AccuracyPlan, results: list[MethodResult], figure: Quality | None) -> Refined:
+        """What was done, and what came of it."""
+        judged = self.judged
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        exact, found = judged.judged()
+        shifts = figure.elsewhere.shift_db if figure is not None and figure.elsewhere is not None else ()
+        parts = part_errors(judged.model, exact, found, judged.measured, shifts)
+        return Refined(
+            plan.name,
+            results,
+            figure,
+            judged.reference,
+            judged.original,
+            peak,
+            fitted=self.seen,
+            parts=parts,
+            held=judged.measured,
+            exact=exact,
+        )
+
+
+def _observed(
+    prepared: GraphModule, samples: Iterable[Sample], held: list[Sample], plan: AccuracyPlan
+) -> _Observed:
+    """The model calibrated on samples, to be judged on others."""
     kept, original = Kept(), copied(prepared) if plan.methods else prepared
     for index, sample in enumerate(held):
         check_sample(sample, index)
@@ -177,15 +242,4 @@ def _fitted(
     tell_functions(prepared)
     for observer in kept_whole(prepared, ops.find):
         observer.choice = MINMAX
-    work = JudgedModel(prepared, kept.samples, held, plan, original, chosen)
-    for done, method in enumerate(plan.methods):
-        work.run(method, lambda part, done=done: progress((done + part) / len(plan.methods)))  # type: ignore[misc]
-    progress(1.0)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    exact, found = work.judged()
-    parts = part_errors(work.model, exact, found, work.measured)
-    refined = Refined(
-        plan.name, work.results, work.shown, work.reference, original, peak, fitted=kept.seen, parts=parts,
-        held=work.measured, exact=exact,
-    )  # fmt: skip
-    return work.model, refined, (exact, found)
+    return _Observed(JudgedModel(prepared, kept.samples, held, plan, original), kept.seen)

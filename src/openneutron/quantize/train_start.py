@@ -22,7 +22,9 @@ from openneutron.quantize.channel_scaling.cross_layer import along
 from openneutron.quantize.plan import EQUALIZE
 from openneutron.quantize.prepared_model.model import Layer, Sample, layers_of, set_value, value_of
 from openneutron.quantize.prepared_model.quality import Quality, float_run, quality, quantized_run
-from openneutron.quantize.refine import FOLDED, kept_back
+from openneutron.quantize.refine import kept_back
+
+_ENOUGH = 8  # samples to keep some back
 
 
 def equalize_to_train(
@@ -31,7 +33,7 @@ def equalize_to_train(
     """Scale the channels of a model to be trained, in place, where calibration of `prepared` gains by it."""
     names = {str(layer.weight.target): layer for layer in layers_of(prepared)}
     start = time.monotonic()
-    fitted, held = kept_back(samples) if len(samples) >= FOLDED else (list(samples), list(samples))
+    fitted, held = kept_back(samples) if len(samples) >= _ENOUGH else (list(samples), list(samples))
     observe(prepared, fitted)
     exact = float_run(prepared, held)
 

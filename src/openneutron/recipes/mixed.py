@@ -42,11 +42,13 @@ from openneutron.quantize.prepared_model.model import (
 )
 from openneutron.quantize.prepared_model.part_errors import lacking_db, part_errors
 from openneutron.quantize.prepared_model.quality import (
+    Quality,
     Run,
     chosen_by_others,
     float_run,
     quality,
     quantized_run,
+    with_gain,
 )
 from openneutron.quantize.prepared_model.walk import affordable
 from openneutron.quantize.refine import Refined, calibrate
@@ -131,13 +133,14 @@ class FloatBudget:
         # Unasked, nothing is compiled before there is something to gain.
         first = self._cycles(prepared, refined.held[0]) if asked else None
         about = _about_cycles(prepared, target) if first is None else first
-        search = _Search(prepared, refined, target, share * about, asked)
-        left, chosen, model, now = search.candidates(progress), frozenset[str](), prepared, first
-        if not left and not asked:
-            return prepared, refined
         run = before_run = quantized_run(prepared, refined.held)
         best = before = quality(exact, run)
         shown = refined.quality
+        shifts = _shifts(best, shown)
+        search = _Search(prepared, refined, target, share * about, asked, shifts)
+        left, chosen, model, now = search.candidates(progress), frozenset[str](), prepared, first
+        if not left and not asked:
+            return prepared, refined
         for done in range(_VERIFIED[asked]):
             if not left:
                 break
@@ -147,13 +150,19 @@ class FloatBudget:
             trial = unrounded(prepared, chosen | candidate.nodes, refined.reference)
             trial_run = quantized_run(trial, refined.held)
             found = quality(exact, trial_run)
-            helps = asked or _lacking(trial, exact, run) - _lacking(trial, exact, trial_run) >= GAIN_DB
+            lacking = [lacking_db(trial, exact, r, WANTED_DB, shifts) for r in (run, trial_run)]
+            helps = asked or lacking[0] - lacking[1] >= GAIN_DB
             if helps and found.is_better_than(best, GAIN_DB):
                 first = self._cycles(prepared, refined.held[0]) if first is None else first
                 cycles = self._cycles(trial, refined.held[0])
                 if cycles <= first * (1 + share):
-                    if shown is not None and not refined.folded:
-                        shown = chosen_by_others(shown, best, found, GAIN_DB)
+                    if shown is not None:
+                        # Of folds, the samples are those that the model is fitted to.
+                        shown = (
+                            with_gain(shown, best, found)
+                            if refined.folded
+                            else chosen_by_others(shown, best, found, GAIN_DB)
+                        )
                     chosen, model, best, now = chosen | candidate.nodes, trial, found, cycles
                     run = trial_run
                     left = search.again(left, chosen)
@@ -161,7 +170,7 @@ class FloatBudget:
         if not chosen and not asked:
             return prepared, refined
         assert first is not None and now is not None
-        parts = refined.parts if run is before_run else part_errors(model, exact, run, refined.held)
+        parts = refined.parts if run is before_run else part_errors(model, exact, run, refined.held, shifts)
         kept = KeptFloat(
             tuple(n.name for n in prepared.graph.nodes if n.name in chosen),
             _worst(refined.parts, before.output_db), _worst(parts, best.output_db), first, now, share, asked,
@@ -243,7 +252,16 @@ def unrounded(prepared: GraphModule, group: Unit, reference: GraphModule | None)
 class _Search:
     """Candidates of a calibrated model, by what they give at the outputs when nothing of them is rounded."""
 
-    def __init__(self, prepared: GraphModule, refined: Refined, target: Target, cycles: float, asked: bool):
+    def __init__(
+        self,
+        prepared: GraphModule,
+        refined: Refined,
+        target: Target,
+        cycles: float,
+        asked: bool,
+        shifts: Sequence[float],
+    ):
+        self.shifts = shifts
         self.prepared = prepared
         self.samples = spread_over(refined.held, affordable(prepared, 16 << 20, 2, 8))
         self.target = target
@@ -308,7 +326,9 @@ class _Search:
         names = _unrounded(self.prepared, group)
         run = quantized_run(self.prepared, self.samples, names)
         # Unasked, it is for what is far from float.
-        return quality(self.exact, run).sqnr_db if self.asked else -_lacking(self.prepared, self.exact, run)
+        if self.asked:
+            return quality(self.exact, run).sqnr_db
+        return -lacking_db(self.prepared, self.exact, run, WANTED_DB, self.shifts)
 
 
 def _unrounded(prepared: GraphModule, group: Collection[str]) -> list[str]:
@@ -386,8 +406,12 @@ def _runs(prepared: GraphModule, units: Sequence[Unit]) -> list[Unit]:
     return [group for group in found if len(group) <= _MOST]
 
 
-def _lacking(model: GraphModule, exact: Run, found: Run) -> float:
-    return lacking_db(model, exact, found, WANTED_DB)
+def _shifts(now: Quality, shown: Quality | None) -> list[float]:
+    """By how much each output is worse on all samples there are than on those at hand."""
+    if shown is None:
+        return []
+    pairs = zip(now.per_output_db, shown.per_output_db, strict=True)
+    return [min(told - found, 0.0) if math.isfinite(told - found) else 0.0 for found, told in pairs]
 
 
 def _about_cycles(prepared: GraphModule, target: Target) -> int:

@@ -169,7 +169,7 @@ def _quality(accuracy: Mapping[str, Any]) -> str:
     agreed = "" if same is None else f", the same class for {same:.0%}"
     seen = _count(accuracy["samples"], "sample")
     if accuracy["folded"]:
-        seen += ", each half judged by the other"
+        seen += ", each judged by a model of the others"
     else:
         seen += f" kept back, {accuracy['calibration_samples']} calibrated with"
     uncertain = accuracy.get("output_sqnr_uncertainty_db") or 0.0

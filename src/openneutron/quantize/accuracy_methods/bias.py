@@ -13,7 +13,7 @@ from openneutron.quantize.prepared_model.walk import Step
 
 def apply(judged: JudgedModel, progress: Progress) -> tuple[GraphModule | None, str]:
     """Correct the biases alone, unless rounding has corrected them."""
-    if any(result.method == ROUND and result.kept for result in judged.results):
+    if ROUND in judged.taken:
         return None, "done with the rounding of the weights"
     model = judged.walk(correct_bias, progress)
     if model is None:

@@ -13,7 +13,9 @@ def apply(judged: JudgedModel, progress: Progress) -> tuple[GraphModule | None, 
     """Scale channels across layers."""
     if not judged.measured:  # it was better on folds, and the way is chosen by those it is fitted to
         judged.exact, judged.measured = float_run(judged.original, judged.samples[:4]), judged.samples[:4]
-        scaled, _, text = equalized(judged.model, judged.samples, judged.judge, judged.plan.thorough)
+        scaled, _, text = equalized(
+            judged.model, judged.samples, judged.judge, judged.plan.thorough, is_wanted=True
+        )
         judged.exact, judged.measured = Run([], []), []
         return scaled, text
     scaled, _, text = equalized(judged.model, judged.samples, judged.judge, judged.plan.thorough)

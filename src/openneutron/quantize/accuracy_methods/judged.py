@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -22,9 +22,10 @@ from openneutron.quantize.prepared_model.model import Sample
 from openneutron.quantize.prepared_model.quality import (
     Quality,
     Run,
-    Usual,
     chosen_by_others,
+    compared,
     float_run,
+    joined,
     quality,
     quantized_run,
 )
@@ -65,11 +66,21 @@ def find_method(name: str) -> Method:
     return cast(Method, import_module(f"{__package__}.{name}"))
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """What a method made of a model, if anything, and how good it is on the samples kept back."""
+
+    model: GraphModule | None
+    text: str
+    run: Run
+    quality: Quality | None
+
+
 class JudgedModel:
     """A calibrated model on its way through the methods.
 
-    Samples are what methods are fitted to; `held` are others, which decide whether a method is kept. With
-    `chosen` there is nothing to decide: those methods are applied, and no others.
+    Samples are what methods are fitted to; `held` are others, which decide whether a method is kept. Without
+    them there is nothing to decide.
     """
 
     def __init__(
@@ -79,14 +90,12 @@ class JudgedModel:
         held: Sequence[Sample],
         plan: AccuracyPlan,
         original: GraphModule,
-        chosen: frozenset[str] | None = None,
     ):
         self.original = original  # in float, what the outputs should be
         self.model = self.reference = prepared
         self.samples = list(samples)
         self.plan = plan
-        self.chosen = chosen
-        self.results: list[MethodResult] = []
+        self.taken: list[str] = []  # methods that were kept
         most = affordable(prepared, 96 << 20, 8, 16)
         self.measured = spread_over(held, most)
         room = max(1, _MEMORY[plan.thorough] // max(1, live_bytes(prepared)))
@@ -96,17 +105,8 @@ class JudgedModel:
         self.exact: Run = float_run(original, self.measured)
         self._run = quantized_run(prepared, self.measured)
         self.quality: Quality | None = quality(self.exact, self._run) if held else None
-        small = work_of(prepared) < _SMALL
         self.shown = self.quality  # the figure of samples that had no part in the choices
-        if self.shown is not None and small:
-            self.shown = replace(self.shown, usual=self._usual(self.shown, most))
-        self.good_db = _SMALL_GOOD_DB if small else GOOD_DB[plan.thorough]
-
-    def _usual(self, held: Quality, count: int) -> Usual:
-        """How much calibration alone is off on the samples kept back, and on three times as many others."""
-        others = spread_over(self.samples, 3 * count)
-        more = quality(float_run(self.original, others), quantized_run(self.model, others))
-        return Usual(held.outputs, held.outputs + more.outputs)
+        self.good_db = _SMALL_GOOD_DB if is_small(prepared) else GOOD_DB[plan.thorough]
 
     def judge(self, model: GraphModule) -> Quality:
         """How good a model is on the samples kept back."""
@@ -116,34 +116,30 @@ class JudgedModel:
 
     def judged(self) -> tuple[Run, Run]:
         """What the model should give for the samples kept back, and what it gives."""
-        return self.exact, self._run if self.chosen is None else quantized_run(self.model, self.measured)
+        return self.exact, self._run
 
-    def run(self, method: str, progress: Progress) -> None:
-        """Try one method."""
-        start, before = time.monotonic(), self.quality
-        if self.chosen is not None:
-            trial = find_method(method).apply(self, progress)[0] if method in self.chosen else None
-            self.model = trial or self.model
+    def attempt(self, method: str, progress: Progress) -> Attempt:
+        """Try one method on a copy."""
+        trial, text = find_method(method).apply(self, progress)
+        if trial is None:
+            return Attempt(None, text, self._run, self.quality)
+        run = quantized_run(trial, self.measured)
+        return Attempt(trial, text, run, quality(self.exact, run) if self.measured else None)
+
+    def take(self, method: str, attempt: Attempt) -> None:
+        """Go on with what a method has made."""
+        if attempt.model is not None:
+            self.taken.append(method)
+            self.model, self.quality, self._run = attempt.model, attempt.quality, attempt.run
             self.reference = self.model if method == EQUALIZE else self.reference
-            return
-        assert before is not None
-        trial, text = None, "not needed: already above the threshold"
-        if before.together_db < self.good_db:
-            trial, text = find_method(method).apply(self, progress)
-        run = self._run if trial is None else quantized_run(trial, self.measured)
-        after = before if trial is None else quality(self.exact, run)
-        # Ranges are chosen, not fitted: what is better by chance is no worse on other samples.
-        rule = (0.0, 0.0) if method == RANGES else (GAIN_DB, 1.0)
-        kept = trial is not None and after.is_better_than(before, *rule)
-        if trial is not None:
-            assert self.shown is not None
-            self.shown = chosen_by_others(self.shown, before, after, *rule)
-        if kept:
-            assert trial is not None
-            self.model, self.quality, self._run = trial, after, run
-            self.reference = trial if method == EQUALIZE else self.reference
-        seconds = time.monotonic() - start
-        self.results.append(MethodResult(method, text, before.sqnr_db, after.sqnr_db, kept, seconds))
+
+    def told_by_fitted(self) -> Quality | None:
+        """The figure to show: those kept back may be easier than others, which samples fitted to tell."""
+        if self.shown is None:
+            return None
+        others = spread_over(self.samples, 3 * len(self.measured))
+        found = quality(float_run(self.original, others), quantized_run(self.model, others))
+        return compared(self.shown, found)
 
     def too_few(self) -> str:
         """Why nothing was tried."""
@@ -156,6 +152,40 @@ class JudgedModel:
         model = copied(self.model)
         Walk(model, self.fitted, MANY if self.plan.thorough else SOME).run(visit, progress)
         return model
+
+
+def is_small(prepared: GraphModule) -> bool:
+    """Whether running a model costs so little that more is tried."""
+    return work_of(prepared) < _SMALL
+
+
+def run_method(
+    judged: Sequence[JudgedModel], method: str, shown: Quality, progress: Progress
+) -> tuple[MethodResult, Quality]:
+    """Try one method on a model, or on folds of one: what all samples kept back say is done in all of them.
+
+    What was done, and the figure to show for these samples.
+    """
+    start, before = time.monotonic(), joined([j.quality for j in judged if j.quality is not None])
+    if before.together_db >= judged[0].good_db:
+        text = "not needed: already above the threshold"
+        return MethodResult(method, text, before.sqnr_db, before.sqnr_db, False, 0.0), shown
+    attempts = [
+        j.attempt(method, lambda part, n=n: progress((n + part) / len(judged)))  # type: ignore[misc]
+        for n, j in enumerate(judged)
+    ]
+    kept, after = False, before
+    if any(a.model is not None for a in attempts):
+        after = joined([a.quality for a in attempts if a.quality is not None])
+        # Ranges are chosen, not fitted: what is better by chance is no worse on other samples.
+        rule = (0.0, 0.0) if method == RANGES else (GAIN_DB, 1.0)
+        shown = chosen_by_others(shown, before, after, *rule)
+        kept = after.is_better_than(before, *rule)
+    for one, attempt in zip(judged, attempts, strict=True) if kept else ():
+        one.take(method, attempt)
+    seconds = time.monotonic() - start
+    text = next((a.text for a in attempts if a.model is not None), attempts[0].text)
+    return MethodResult(method, text, before.sqnr_db, after.sqnr_db, kept, seconds), shown
 
 
 def _with_mirrored(samples: Sequence[Sample], room: int) -> list[Sample]:

@@ -32,12 +32,18 @@ _TRADE_DB = 1.0  # by which the outputs must be better for a change of the float
 
 
 def equalized(
-    prepared: GraphModule, samples: Sequence[Sample], judge: Judge, thorough: bool, groups: bool = True
+    prepared: GraphModule,
+    samples: Sequence[Sample],
+    judge: Judge,
+    thorough: bool,
+    groups: bool = True,
+    is_wanted: bool = False,
 ) -> tuple[GraphModule | None, Equalized, str]:
     """The model scaled in the way that the judge likes best, observed on samples; how, and a text.
 
     None if it likes none better than the model as it is, which is calibrated. Without `groups` no operator is
-    added, and the factors are of the model as it was given.
+    added, and the factors are of the model as it was given. If it `is_wanted`, samples kept back have shown
+    that it helps, and only the way is still to be chosen.
     """
     # What a clamp cuts on one sample in a hundred must not be taken for what it never cuts.
     seen = samples if thorough else spread_over(samples, affordable(prepared, 256 << 20, 16, len(samples)))
@@ -67,7 +73,7 @@ def equalized(
             best = judge(first)
         observe(trial, few)
         score = judge(trial)
-        if score.is_better_than(best, _TRADE_DB if way == _TRADE else _SCALED_DB):
+        if score.is_better_than(best, _TRADE_DB if way == _TRADE else 0.0 if is_wanted else _SCALED_DB):
             chosen, what, best = trial, done, score
             how = f"; {count} clamps (ReLU6) traded for ReLU, better at the outputs" if count else ""
             how += f"; {moved} high biases absorbed" if moved else ""

@@ -61,22 +61,31 @@ class PartError:
         }
 
 
-def part_errors(model: GraphModule, exact: Run, found: Run, samples: Sequence[Sample]) -> list[PartError]:
-    """The error of every part of every output, of runs over these samples; where what is lost was lost."""
+def part_errors(
+    model: GraphModule, exact: Run, found: Run, samples: Sequence[Sample], shifts: Sequence[float] = ()
+) -> list[PartError]:
+    """The error of every part of every output, of runs over these samples; where what is lost was lost.
+
+    By `shifts` of each output all samples there are differ from these.
+    """
     runs: dict[int, Run] = {}  # of the model rounded so far, which all that is lost is looked for in
     return [
-        _placed(model, row, place, exact, samples, runs) if row.is_lost else row
-        for row, place in _measured(model, exact, found)
+        _placed(model, row, place, exact, samples, runs, shifts) if row.is_lost else row
+        for row, place in _measured(model, exact, found, shifts)
     ]
 
 
-def lacking_db(model: GraphModule, exact: Run, found: Run, wanted_db: float) -> float:
+def lacking_db(
+    model: GraphModule, exact: Run, found: Run, wanted_db: float, shifts: Sequence[float] = ()
+) -> float:
     """By how much the parts of outputs that are below a figure are below it, all together."""
-    figures = [min(max(row.sqnr_db, 0.0), wanted_db) for row, _ in _measured(model, exact, found)]
+    figures = [min(max(row.sqnr_db, 0.0), wanted_db) for row, _ in _measured(model, exact, found, shifts)]
     return sum(wanted_db - figure for figure in figures)
 
 
-def _measured(model: GraphModule, exact: Run, found: Run) -> list[tuple[PartError, int]]:
+def _measured(
+    model: GraphModule, exact: Run, found: Run, shifts: Sequence[float] = ()
+) -> list[tuple[PartError, int]]:
     """The error of every part, and its place among the scores."""
     rows: list[tuple[PartError, int]] = []
     for place, (output, node) in enumerate(parts_of(model)):
@@ -86,15 +95,20 @@ def _measured(model: GraphModule, exact: Run, found: Run) -> list[tuple[PartErro
         if not pairs or not pairs[0][0].numel():
             continue
         for channels in _groups([a for a, _ in pairs]):
-            rows.append((_error(output, behind(node).name, channels, pairs), place))
+            rows.append((_error(output, behind(node).name, channels, pairs, shifts), place))
     return rows
 
 
 def _error(
-    output: int, part: str, channels: tuple[int, ...], pairs: list[tuple[Tensor, Tensor]]
+    output: int,
+    part: str,
+    channels: tuple[int, ...],
+    pairs: list[tuple[Tensor, Tensor]],
+    shifts: Sequence[float] = (),
 ) -> PartError:
     chosen = [(_only(a, channels), _only(b, channels)) for a, b in pairs]
-    sqnr = together_db([powers(a, b) for a, b in chosen])
+    shift = shifts[output] if output < len(shifts) else 0.0
+    sqnr = together_db([powers(a, b) for a, b in chosen]) + shift
     return PartError(
         output, part, channels, sqnr, _is_constant([b for _, b in chosen], [a for a, _ in chosen])
     )
@@ -135,6 +149,7 @@ def _placed(
     exact: Run,
     samples: Sequence[Sample],
     runs: dict[int, Run],
+    shifts: Sequence[float],
 ) -> PartError:
     """The part with the layer where it is lost: it still is there if everything before alone is rounded."""
     steps: dict[str, Node] = {}  # names of observers in order, and what they look at, or read constants with
@@ -151,7 +166,7 @@ def _placed(
         if middle not in runs:
             runs[middle] = quantized_run(model, few, names[middle:])
         pairs = [(a[place], b[place]) for a, b in zip(known.scores, runs[middle].scores, strict=True)]
-        if _error(row.output, row.part, row.channels, pairs).is_lost:
+        if _error(row.output, row.part, row.channels, pairs, shifts).is_lost:
             high = middle
         else:
             low = middle

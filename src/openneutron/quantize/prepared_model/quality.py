@@ -38,16 +38,16 @@ class Run:
 
 _EXACT_DB = 140.0  # an error that is no more than float's own
 _CUT_FROM = 6  # samples: of fewer none is left out
-_ENOUGH = 4  # samples to see how one error follows another
 Powers = tuple[tuple[float, float], ...]  # of each tensor of one sample: what it should be, and its error
 
 
 @dataclass(frozen=True)
-class Usual:
-    """The errors of a model that nothing is fitted in but ranges, by which samples can be compared."""
+class Elsewhere:
+    """What the errors of samples that were fitted to say of those that none was kept back of."""
 
-    held: tuple[Powers, ...]  # of the outputs for samples kept back
-    everywhere: tuple[Powers, ...]  # for these and others
+    shift_db: tuple[float, ...]  # of each output: by how much those kept back are easier than all there are
+    samples: int  # fitted to, and compared
+    uncertain_db: float  # of what fitting has made better on them
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Quality:
     outputs: tuple[Powers, ...]  # of every sample
     scores: tuple[Powers, ...]
     agreement: float | None  # None: no output is a row of scores
-    usual: Usual | None = None
+    elsewhere: Elsewhere | None = None
 
     @property
     def samples(self) -> int:
@@ -82,11 +82,9 @@ class Quality:
     @property
     def per_output_db(self) -> tuple[float, ...]:
         """The error of each output: what is shown."""
-        columns = zip(*self.outputs, strict=True)
-        if self.usual is None:
-            return tuple(map(together_db, columns))
-        usual = zip(*self.usual.held, strict=True), zip(*self.usual.everywhere, strict=True)
-        return tuple(_corrected_db(*three) for three in zip(columns, *usual, strict=True))
+        figures = [together_db(column) for column in zip(*self.outputs, strict=True)]
+        shifts = (0.0,) * len(figures) if self.elsewhere is None else self.elsewhere.shift_db
+        return tuple(figure + shift for figure, shift in zip(figures, shifts, strict=True))
 
     @property
     def output_db(self) -> float:
@@ -95,10 +93,21 @@ class Quality:
 
     @property
     def uncertain_db(self) -> float:
-        """The standard error of the worst output's figure."""
-        columns = list(zip(*self.outputs, strict=True))
-        figures = self.per_output_db
-        return _uncertain_db(columns[figures.index(min(figures))]) if columns else 0.0
+        """The standard error of the worst output's figure.
+
+        The error of a sample is often a hundred times that of another, and few samples have none of the
+        largest: how far errors spread, those of the scores behind a softmax too, says how much that may be.
+        """
+        columns, figures = list(zip(*self.outputs, strict=True)), self.per_output_db
+        if not columns or self.samples < 2:
+            return 0.0
+        worst = columns[figures.index(min(figures))]
+        behind = zip(*self.scores, strict=True) if len(columns) == 1 else ()
+        spread = max(map(_spread_db, (worst, *behind)))
+        more, fitting = 0, 0.0
+        if self.elsewhere is not None:
+            more, fitting = self.elsewhere.samples, self.elsewhere.uncertain_db
+        return math.hypot(_uncertain_db(spread, self.samples + more), fitting)
 
     def is_better_than(self, other: Quality, gain_db: float, errors: float = 1.0) -> bool:
         """Whether this is better by so much, and sample by sample by so many standard errors.
@@ -150,6 +159,19 @@ def chosen_by_others(
     return replace(found, outputs=tuple(o for o, _ in rows), scores=tuple(s for _, s in rows))
 
 
+def with_gain(found: Quality, before: Quality, after: Quality) -> Quality:
+    """What is known of a model on folds of the samples, if a step changes its error as it did on all."""
+
+    def scaled(rows: Sequence[Powers], old: Sequence[Powers], new: Sequence[Powers]) -> tuple[Powers, ...]:
+        sums = zip(_sums(old), _sums(new), strict=True)
+        factors = [b / a if a > 0 else 1.0 for (_, a), (_, b) in sums]
+        return tuple(tuple((s, n * f) for (s, n), f in zip(row, factors, strict=True)) for row in rows)
+
+    pairs = zip(_sides(found), _sides(before), _sides(after), strict=True)
+    outputs, scores = (scaled(*three) for three in pairs)
+    return replace(found, outputs=outputs, scores=scores)
+
+
 def joined(parts: Sequence[Quality]) -> Quality:
     """Of models fitted alike, each measured on samples of its own, one figure."""
     known = [q for q in parts if q.agreement is not None]
@@ -177,42 +199,56 @@ def together_db(powers: Sequence[tuple[float, float]]) -> float:
     return decibel(signal, noise) if signal or noise else math.inf
 
 
-def _corrected_db(
-    found: Sequence[tuple[float, float]],
-    held: Sequence[tuple[float, float]],
-    everywhere: Sequence[tuple[float, float]],
-) -> float:
-    """The same for samples like all those there are, of which the ones kept back may be hard, or easy ones.
+def compared(held: Quality, fitted: Quality) -> Quality:
+    """The quality on samples kept back, with what those fitted to say of the rest.
 
-    How hard they are is told by the usual error of the same samples, as far as the error follows it from
-    sample to sample: a regression estimate.
+    How large errors are is told by the samples kept back alone, and how they spread by all: a few samples
+    may be easy ones, and most of an error that of one sample in ten. What fitting makes better is told by
+    the scores in the mean of decibel, which neither depends on much.
     """
-    follows = _slope([n for _, n in held], [n for _, n in found])
-    if not follows:
-        return together_db(found)
-    return together_db(found) + follows * (together_db(everywhere) - together_db(held))
+    gain, error = _gained_by_fitting(held, fitted)
+    factor = 10 ** (gain / 10)
+    shifts = []
+    for own, others in zip(zip(*held.outputs, strict=True), zip(*fitted.outputs, strict=True), strict=True):
+        everywhere = together_db([*own, *((signal, noise * factor) for signal, noise in others)])
+        known = math.isfinite(everywhere) and math.isfinite(together_db(own))
+        shifts.append(everywhere - together_db(own) if known else 0.0)
+    return replace(held, elsewhere=Elsewhere(tuple(shifts), fitted.samples, error))
 
 
-def _slope(given: Sequence[float], found: Sequence[float]) -> float:
-    """How errors follow others in decibel, from 0 to 1; 0 where less than half of it is explained so."""
-    pairs = [(math.log(a), math.log(b)) for a, b in zip(given, found, strict=True) if a > 0 and b > 0]
-    if len(pairs) < _ENOUGH:
-        return 0.0
-    xs, ys = zip(*pairs, strict=True)
-    if not statistics.pvariance(xs) or not statistics.pvariance(ys):
-        return 0.0
-    correlation = statistics.correlation(xs, ys)
-    slope = correlation * statistics.stdev(ys) / statistics.stdev(xs)
-    return min(slope, 1.0) if correlation > 0 and correlation**2 > 0.5 else 0.0
+def _gained_by_fitting(held: Quality, fitted: Quality) -> tuple[float, float]:
+    """By how much errors are less where the model was fitted, and the standard error.
+
+    Scores whose errors spread less weigh more.
+    """
+    weights = gains = 0.0
+    for own, others in zip(zip(*held.scores, strict=True), zip(*fitted.scores, strict=True), strict=True):
+        a, b = _in_db(own), _in_db(others)
+        if len(a) < 2 or len(b) < 2:
+            continue
+        pooled = (statistics.variance(a) * (len(a) - 1) + statistics.variance(b) * (len(b) - 1)) / (
+            len(a) + len(b) - 2
+        )
+        weight = 1 / (pooled * (1 / len(a) + 1 / len(b)) + 1e-6)
+        weights, gains = weights + weight, gains + weight * (statistics.fmean(b) - statistics.fmean(a))
+    return (max(gains / weights, 0.0), 1 / math.sqrt(weights)) if weights else (0.0, 0.0)
 
 
-def _uncertain_db(powers: Sequence[tuple[float, float]]) -> float:
-    """The standard error of `together_db`: how much other samples of the same kind would say."""
-    count, signal, noise = len(powers), sum(s for s, _ in powers), sum(n for _, n in powers)
-    if count < 2 or not signal or not noise:
-        return 0.0
-    off = sum((n - s * noise / signal) ** 2 for s, n in powers)
-    return decibel(1 + math.sqrt(off * count / (count - 1)) / noise, 1.0)
+def _in_db(powers: Sequence[tuple[float, float]]) -> list[float]:
+    """The error of each sample that has one, by the power of all."""
+    signal = sum(s for s, _ in powers) / max(1, len(powers))
+    return [decibel(signal, noise) for _, noise in powers if signal > 0 and noise > 0]
+
+
+def _spread_db(powers: Sequence[tuple[float, float]]) -> float:
+    found = _in_db(powers)
+    return statistics.stdev(found) if len(found) > 1 else 0.0
+
+
+def _uncertain_db(spread_db: float, count: int) -> float:
+    """The standard error of the mean of errors that spread so in decibel: Cox's, of log-normal values."""
+    variance = (spread_db * math.log(10) / 10) ** 2
+    return decibel(math.exp(math.sqrt(variance / count + variance**2 / (2 * (count - 1)))), 1.0)
 
 
 def float_run(prepared: GraphModule, samples: Sequence[Sample]) -> Run:
