@@ -76,7 +76,7 @@ def test_open_microcode_never_goes_to_the_stock_firmware(tmp_path, capsys):
     path = tmp_path / "small.pte"
     path.write_bytes(small_program())
     with Board(model_of(layer_program())) as board:
-        assert main(["run", str(path), "--board", board.name, "--timeout", "10"]) == 1
+        assert main(["run", str(path), "--board", board.name, "--timeout", "60"]) == 1
     err = capsys.readouterr().err
     assert "ON725" in err and "the open converter's" in err and "firmware --serve" in err
     assert [command for command, _ in board.received] == [4, 0x10]
@@ -95,7 +95,7 @@ def test_more_than_an_info_holds(tmp_path, capsys):
     path = tmp_path / "many.pte"
     path.write_bytes(portable(Many(), torch.ones(1, 2, 3, 4)))
     with Board(model_of(path.read_bytes())) as board:
-        assert main(["run", str(path), "--board", board.name, "--timeout", "10", "--samples", "1"]) == 0
+        assert main(["run", str(path), "--board", board.name, "--timeout", "60", "--samples", "1"]) == 0
     assert "288 of 288 values equal" in capsys.readouterr().out
 
 

@@ -34,7 +34,7 @@ def program(tmp_path):
 
 
 def run(board, program, *more):
-    return main(["run", str(program), "--board", board.name, "--timeout", "10", "--quiet", *more])
+    return main(["run", str(program), "--board", board.name, "--timeout", "60", "--quiet", *more])
 
 
 def test_checksum_is_the_published_one():

@@ -3,10 +3,12 @@
 import json
 
 import pytest
+import torch
 
 from openneutron.options import CompileOptions
 from openneutron.pipeline import compile_litert, compile_model, quantize_model
 from openneutron.report.data import report_data
+from openneutron.report.summary import best_hint
 from tests.report.models import Split, example
 
 VARIANTS = {
@@ -101,3 +103,17 @@ def test_copies_overlap_and_belong_to_the_operator_they_are_for(quantized):
     assert any(s["cycles"] > s["advance"] for s in copies)
     linear = next(n for n in data["nodes"] if "linear" in n["op"])
     assert {data["timeline"][i]["kind"] for i in linear["calls"]} == {"copy", "wait", "kernel"}
+
+
+def test_a_model_that_was_not_quantized_is_told_so():
+    class Best(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 12)
+
+        def forward(self, x):
+            return torch.topk(torch.relu(self.layer(x)), 3)[0]  # topk is not in the operator table
+
+    program = compile_model(Best().eval(), (torch.zeros(1, 8),), verify=False)
+    assert "nothing is quantized" in best_hint(program.summary())
+    assert any("calibration" in rejected.reject.hint for rejected in program.rejected)

@@ -533,8 +533,8 @@ def _not_quantized(problem: str) -> Reject:
     return Reject(
         "ON202",
         problem,
-        "Quantize with NeutronQuantizer and lower with to_edge_transform_and_lower: to_edge alone decomposes "
-        "operators into float parts.",
+        "Quantize first: give compile_model calibration inputs, or use NeutronQuantizer and then "
+        "to_edge_transform_and_lower, since to_edge alone decomposes operators into float parts.",
     )
 
 

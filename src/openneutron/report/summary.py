@@ -82,8 +82,11 @@ def best_hint(data: dict[str, Any]) -> str:
     """The one thing that would help most."""
     rejected = data["cpu_nodes"]
     unquantized = [r for r in rejected if r["code"] == "ON202"]
-    if rejected and not data["npu_nodes"] and len(unquantized) == len(rejected):
-        return "Nothing runs on the NPU because nothing is quantized: compile with --quantize."
+    if not data["npu_nodes"] and 2 * len(unquantized) > len(rejected):
+        return (
+            "Nothing runs on the NPU because nothing is quantized: compile with --quantize (from Python, "
+            "give compile_model calibration inputs)."
+        )
     if data["fits"] is False:
         less = "--optimise size needs less" if data["weights_in_flash"] else _FETCH
         return f"It does not fit the SRAM: {less}."

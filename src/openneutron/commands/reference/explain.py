@@ -39,8 +39,8 @@ REMEDIES: dict[str, str] = {
     "ON111": "Leave the operator out of on_npu, or change the model so that the reason in the message goes.",
     "ON112": "The message lists the cores; the first of a chip is its own.",
     "ON201": "Replace the operator by one of `openneutron ops`, or leave it: the CPU computes it.",
-    "ON202": "Quantize with NeutronQuantizer. Next to an operator that is not in the table this is expected: "
-    "it has no int8 neighbour on that side.",
+    "ON202": "Quantize first: --quantize, calibration inputs for compile_model, or NeutronQuantizer. Next to "
+    "an operator that is not in the table this is expected: it has no int8 neighbour on that side.",
     "ON203": "The reason names the limit and the value. `openneutron ops` lists the limits of an operator.",
     "ON204": "Remove the name from operators_not_to_delegate to have it delegated.",
     "ON205": "Export without dynamic_shapes, one program per shape.",
