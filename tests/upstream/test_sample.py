@@ -35,5 +35,8 @@ def test_a_larger_sample_has_all_of_a_smaller_one():
 
 
 def test_a_failure_is_explained_by_its_pattern_or_not_at_all():
-    assert "data set" in (reason("nxp", "generic_tests/test_cifarnet.py::test_x") or "")
-    assert reason("suite", "generic_tests/test_cifarnet.py::test_x") is None
+    test = {"test": "generic_tests/test_cifarnet.py::test_x", "why": "AttributeError"}
+    assert "data set" in (reason("nxp", test) or "")
+    assert reason("suite", test) is None
+    passes = {"test": "test_conv_converter.py::TestConv::test_y", "why": "[XPASS(strict)] a defect of theirs"}
+    assert "and passes" in (reason("nxp", passes) or "")
