@@ -11,8 +11,9 @@ import pytest
 from openneutron.commands import COMMANDS
 from openneutron.commands.reference.explain import markdown as troubleshooting
 from openneutron.commands.reference.ops import markdown as operators
-from openneutron.inputs.source import FORMATS
+from openneutron.inputs.formats import FORMATS
 from openneutron.onnx.listing import markdown as onnx_operators
+from openneutron.quantize.plan import METHODS
 from tests import warm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,6 +101,10 @@ def test_files_that_pages_of_the_inside_name_exist():
 def test_every_format_of_models_is_named(page):
     text = (ROOT / page).read_text()
     assert not [suffix for suffix in FORMATS if suffix not in text]
+
+
+def test_every_method_has_a_row():
+    assert not [name for name in METHODS if f"\n| `{name}` |" not in page_text("quantization.md")]
 
 
 def test_every_benchmark_is_on_the_page_of_figures():

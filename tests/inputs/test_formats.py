@@ -7,7 +7,9 @@ import torch
 
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.inputs import source
-from openneutron.inputs.source import FORMATS, Format, Source, load_source
+from openneutron.inputs.formats import FORMATS, Format
+from openneutron.inputs.model import Source
+from openneutron.inputs.source import load_source
 from openneutron.litert.file import read
 
 BROKEN = {"empty": b"", "text": b"this is no model\n" * 20, "zip": b"PK\x03\x04" + bytes(200)}

@@ -59,7 +59,8 @@ def test_the_committed_predictions_are_what_is_predicted():
     assert {row["network"] for row in data["predictions"]} == set(ZOO)
     assert data["label"] == error_label()
     small = [row for row in data["predictions"] if row["network"] in ("autoencoder", "resnet8", "dscnn")]
-    assert {row["target"] for row in small} == set(TARGETS)
+    published_for = {name for name, target in TARGETS.items() if target.published}
+    assert published_for <= {row["target"] for row in small} <= set(TARGETS)  # a new chip may wait
     for row in small:
         target = find_target(row["target"])
         in_flash = row["weights"] == "in flash, copied"

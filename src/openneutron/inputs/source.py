@@ -9,20 +9,17 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.files import read_file
-from openneutron.inputs.exported_program import load_exported
+from openneutron.inputs.formats import FORMATS
+from openneutron.inputs.model import Source, check_static, is_quantized
 from openneutron.models.zoo import ZooEntry, find_model, is_known
-
-if TYPE_CHECKING:
-    import torch
-    from torch.export import ExportedProgram
 
 _RETURNS = "Return (module, example_inputs) or (module, example_inputs, calibration_inputs)."
 
@@ -31,19 +28,6 @@ def listed(words: Iterable[str], last: str) -> str:
     """`a, b and c`."""
     *first, end = words
     return f"{', '.join(first)} {last} {end}" if first else end
-
-
-@dataclass(frozen=True)
-class Source:
-    """A model as the user named it; either `module` or `litert` is there."""
-
-    name: str  # for file names
-    module: torch.nn.Module | ExportedProgram | None
-    example_inputs: tuple[Any, ...]
-    calibration: Iterable[Any] | None = None
-    litert: bytes | None = None
-    entry: ZooEntry | None = None
-    quantized: bool = False
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -168,7 +152,7 @@ def _carrying(source: Source, pairs: dict[str, str]) -> Source:
 def check_source(text: str) -> None:
     """Refuse at once a model that is not there; nothing of it is loaded."""
     path = Path(f"{text.partition('.py:')[0]}.py") if ".py:" in text else Path(text)
-    if path.suffix in (".py", ".onnx", ".pt2", ".tflite") or path.exists() or len(path.parts) > 1:
+    if path.suffix in (".py", *FORMATS) or path.exists() or len(path.parts) > 1:
         read_file(path)
     else:
         find_model(text)
@@ -201,86 +185,8 @@ def _from_zoo(entry: ZooEntry) -> Source:
     )
 
 
-def _from_pt2(path: Path, *options: Sequence[str]) -> Source:
-    from torch.utils import _pytree as pytree
-
-    read_file(path)
-    import executorch.exir  # noqa: F401  # registers the operators of quantized programs
-    import torchao.quantization.pt2e  # noqa: F401
-
-    program = load_exported(path)
-    check_static(program, str(path))
-    example = program.example_inputs
-    if example is not None:
-        inputs = tuple(pytree.tree_leaves(example))
-    else:
-        inputs = tuple(_placeholder_inputs(program))
-    return Source(path.stem, program, inputs, quantized=_is_quantized(program))
-
-
-def _from_onnx(path: Path, shape: Sequence[str], fix: Sequence[str]) -> Source:
-    from openneutron.onnx import load_onnx
-    from openneutron.onnx.shapes import parse_numbers, parse_shapes
-
-    module = load_onnx(path, parse_shapes(shape), parse_numbers(fix))
-    return Source(path.stem, module, module.example_inputs, quantized=module.is_quantized)
-
-
-def _from_litert(path: Path, *options: Sequence[str]) -> Source:
-    return Source(path.stem, None, (), litert=read_file(path))
-
-
-def _onnx_weights(path: Path) -> list[Path]:
-    from openneutron.onnx.file import external_files
-
-    return external_files(path)
-
-
-@dataclass(frozen=True)
-class Format:
-    """A file format of models."""
-
-    load: Callable[[Path, Sequence[str], Sequence[str]], Source]  # with the values of --shape and --fix
-    options: tuple[str, ...] = ()  # of `add_model_options`: those it has a use for
-    companions: Callable[[Path], list[Path]] = lambda path: []  # files it reads besides
-
-
-FORMATS = {
-    ".pt2": Format(_from_pt2, ("state",)),
-    ".onnx": Format(_from_onnx, ("shape", "fix", "state"), _onnx_weights),
-    ".tflite": Format(_from_litert),
-}
 _FROM_CODE = ("state",)  # the options of FILE.py:CALLABLE
 MODEL_HELP = f"a zoo name, FILE.py:CALLABLE, {listed([f'MODEL{suffix}' for suffix in FORMATS], 'or')}"
-
-
-def _is_quantized(model: Any) -> bool:
-    """Whether a model went through PT2E before: it has quantize steps."""
-    graph = getattr(model, "graph", None)
-    return graph is not None and any("quantize_per" in str(n.target) for n in graph.nodes)
-
-
-def _placeholder_inputs(program: ExportedProgram) -> Iterable[torch.Tensor]:
-    import torch
-
-    names = set(program.graph_signature.user_inputs)
-    for node in program.graph.nodes:
-        if node.op == "placeholder" and node.name in names:
-            value = node.meta["val"]
-            yield torch.zeros(tuple(value.shape), dtype=value.dtype)
-
-
-def check_static(program: ExportedProgram, where: str) -> None:
-    """Refuse a program whose shapes are not all numbers."""
-    for node in program.graph.nodes:
-        shape = getattr(node.meta.get("val"), "shape", ())
-        if any(not isinstance(size, int) for size in shape):
-            fail(
-                "ON205",
-                f"{where}: {node.name}",
-                f"has the shape {[str(s) for s in shape]}",
-                "Neutron programs are static: export the model without dynamic_shapes.",
-            )
 
 
 def parse_call(text: str, where: str) -> tuple[str, dict[str, Any]]:
@@ -413,7 +319,7 @@ def _checked(where: str, stem: str, result: Any) -> Source:
     else:
         check_static(model, where)
     calibration = result[2] if len(result) == 3 else None
-    return Source(stem, model, inputs, calibration, quantized=_is_quantized(model))
+    return Source(stem, model, inputs, calibration, quantized=is_quantized(model))
 
 
 def _user_error(where: str, error: Exception) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from openneutron.files import MOST_BYTES, files_below, make_folder, read_file, write_atomically
-from openneutron.inputs.source import FORMATS
+from openneutron.inputs.formats import FORMATS
 from openneutron.search.front import pareto_front
 from openneutron.search.space import Point, Space
 from openneutron.search.study import Study

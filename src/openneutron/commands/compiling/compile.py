@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 from openneutron.commands.compiling.arguments import add_compile_options
 from openneutron.diagnostics import fail
 from openneutron.files import check_writable
-from openneutron.inputs.source import MODEL_HELP, Source, load_source
+from openneutron.inputs.model import Source
+from openneutron.inputs.source import MODEL_HELP, load_source
 from openneutron.options import CompileOptions, default_converter
 from openneutron.recipes.recipe import NEUTRON, find_recipe
 

@@ -12,6 +12,7 @@ import torch
 from openneutron.commands.compiling.compile import compile_options
 from openneutron.commands.progress import Steps
 from openneutron.diagnostics import fail
+from openneutron.inputs.model import Source, check_static
 from openneutron.inputs.samples import (
     Sample,
     as_samples,
@@ -20,7 +21,7 @@ from openneutron.inputs.samples import (
     random_samples,
     remarks_on,
 )
-from openneutron.inputs.source import Source, check_static, load_function
+from openneutron.inputs.source import load_function
 from openneutron.models.data import Dataset, Split, as_frames, load_digits, load_stored
 from openneutron.models.folders import load_folder
 from openneutron.models.preprocessing import DEFAULT as DEFAULT_PREPROCESSING

@@ -13,7 +13,8 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from openneutron.inputs.source import MODEL_HELP, Source, add_model_options, load_source
+from openneutron.inputs.model import Source
+from openneutron.inputs.source import MODEL_HELP, add_model_options, load_source
 from openneutron.options import CompileOptions
 from openneutron.quantize.plan import DEFAULT, find_plan
 from openneutron.quantize.plan import HELP as ACCURACY

@@ -21,7 +21,8 @@ from openneutron.commands.compiling.arguments import add_compile_options
 from openneutron.commands.compiling.compile import compile_options, load_model
 from openneutron.commands.devices.board import add_board_arguments, check_board_arguments
 from openneutron.diagnostics import fail
-from openneutron.inputs.source import MODEL_HELP, Source
+from openneutron.inputs.model import Source
+from openneutron.inputs.source import MODEL_HELP
 from openneutron.quantize.plan import DEFAULT
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from openneutron.commands.compiling.compile import Result, compile_source, load_
 from openneutron.commands.devices.board import add_board_arguments, check_board_arguments
 from openneutron.diagnostics import fail
 from openneutron.files import scratch_folder
-from openneutron.inputs.source import MODEL_HELP, Source
+from openneutron.inputs.model import Source
+from openneutron.inputs.source import MODEL_HELP
 
 if TYPE_CHECKING:
     import torch

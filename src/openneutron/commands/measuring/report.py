@@ -20,7 +20,8 @@ from openneutron.commands.compiling.compile import (
 )
 from openneutron.diagnostics import fail, printable
 from openneutron.files import scratch_folder
-from openneutron.inputs.source import MODEL_HELP, Source
+from openneutron.inputs.model import Source
+from openneutron.inputs.source import MODEL_HELP
 
 if TYPE_CHECKING:
     from openneutron.commands.compiling.compile import Result

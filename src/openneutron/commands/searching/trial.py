@@ -24,7 +24,8 @@ from openneutron.commands.compiling.compile import Result, compile_source, write
 from openneutron.commands.compiling.file_options import option_namespace, option_words
 from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.files import lock_file, read_text, write_atomically
-from openneutron.inputs.source import Source, load_function, load_source
+from openneutron.inputs.model import Source
+from openneutron.inputs.source import load_function, load_source
 from openneutron.report.difference import sram_needed
 from openneutron.search.space import CODE, EVALUATED, LABELLED, Bound
 from openneutron.search.trial import DONE, FAILED, OVER, Job, Outcome
