@@ -65,11 +65,12 @@ class Stacked(nn.Module):
 
 ZERO = torch.zeros(1, 16)
 GAIN = torch.ones(1)
+# The last is the bytes of state: four a value of a GRU's state and an LSTM's cell, one of the rest.
 CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, str], tuple[Any, ...], int]] = {
-    "a cell": (Cell, (ZERO,), {"1": "h"}, (), 16),
-    "in containers": (Nested, ((ZERO, ZERO), GAIN), {"state_0": "state_0", "2": "2"}, (GAIN,), 32),
+    "a cell": (Cell, (ZERO,), {"1": "h"}, (), 64),
+    "in containers": (Nested, ((ZERO, ZERO), GAIN), {"state_0": "state_0", "2": "2"}, (GAIN,), 80),
     "a delay": (Delay, (ZERO[:, :8], ZERO[:, :8]), {"2": "first", "3": "second"}, (), 0),
-    "stacked": (Stacked, (torch.zeros(4, 1, 16),), {"1": "state"}, (), 64),
+    "stacked": (Stacked, (torch.zeros(4, 1, 16),), {"1": "state"}, (), 160),
 }
 
 

@@ -211,6 +211,46 @@ class Places(Block):
         return x + self.a
 
 
+class Filter(Block):
+    """A filter of second order: what it made last is handed on to what it made before that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start("last", 1, CHANNELS, 1)
+        self.start("before", 1, CHANNELS, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = 0.02 * x + 1.9 * self.last - 0.92 * self.before
+        self.before.copy_(self.last)
+        self.last.copy_(found)
+        return found
+
+
+class Peak(Block):
+    """The largest of late, which is forgotten slowly, and only where it is loud."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start("peak", 1, CHANNELS, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        loud = x.abs()
+        self.peak.copy_(torch.where(loud > 0.1, torch.maximum(self.peak * 0.98, loud), self.peak))
+        return x - 0.5 * self.peak
+
+
+class Held(Block):
+    """The last that was positive: chosen, and not computed with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start("held", 1, CHANNELS, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.held.copy_(torch.where(x > 0, x, self.held))
+        return x + self.held
+
+
 class Layer(Block):
     """No state: a layer between others."""
 
@@ -238,6 +278,9 @@ REMEMBERING: tuple[type[Block], ...] = (
     Level,
     Twice,
     Places,
+    Filter,
+    Peak,
+    Held,
 )
 
 

@@ -115,7 +115,8 @@ def test_shared_state_is_int8_and_planned_once(shared):
     assert not program.rejected and len(program.partitions) == 3
     for name, method in program.methods.items():
         steps = [n for n in method.graph.nodes if "quantize" in op_name(n)]
-        assert len(steps) == 2, f"{name}: {steps}"  # its input and its output
+        # Its input and its output; what peek returns is its state, which is float.
+        assert len(steps) == (1 if name == "peek" else 2), f"{name}: {steps}"
 
 
 def test_run_takes_a_method_by_its_name(shared, tmp_path, capsys):

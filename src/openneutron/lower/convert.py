@@ -18,6 +18,7 @@ from openneutron.litert.ir import Builtin, Graph, Quant, Tensor
 from openneutron.litert.rules import run
 from openneutron.lower.groups import SPLIT_GROUPS
 from openneutron.lower.layout import strip_border_transposes
+from openneutron.lower.real import ANY, RealBuilder
 from openneutron.lower.states import finish_with_states
 from openneutron.ops.common import quantized
 from openneutron.ops.spec import OPEN, FixedOutput, FloatLowering, Lowering, Value
@@ -74,7 +75,7 @@ def lower_cluster(cluster: Cluster) -> Graph:
 class _Converter:
     def __init__(self, program: ExportedProgram, converter: str, target: Target | None):
         self.program = program
-        self.clusters, rejected = find_clusters(program, converter, target)
+        self.clusters, rejected = find_clusters(program, converter, target, is_partition=True)
         if rejected:
             first = rejected[0]
             fail(
@@ -118,11 +119,13 @@ class _Converter:
             if target is None or target not in signature.buffers_to_mutate.values():
                 continue
             initial = np.array(stored[target].detach().cpu().numpy(), order="C")  # a number keeps its rank
-            value = node
-            while (quant := self._input_quant(value)) is None and op_name(value) != QUANTIZE_TENSOR:
-                # What is only handed on has the parameters that it is written with.
-                value = written[signature.inputs_to_buffers[value.name]]
-            quant = quant or per_tensor_quant(value)
+            value, quant = node, None
+            while initial.dtype == np.int8 and quant is None:
+                quant = self._input_quant(value)
+                if quant is None and op_name(value) == QUANTIZE_TENSOR:
+                    quant = per_tensor_quant(value)
+                elif quant is None:  # what is only handed on has the parameters that it is written with
+                    value = written[signature.inputs_to_buffers[value.name]]
             states[target] = self.build.state(target, initial, quant)
             self.tensors[node.name] = states[target]
         return states
@@ -170,7 +173,7 @@ class _Converter:
 
 def append_cluster(build: Builder, lowering: Lowering, cluster: Cluster, tensors: dict[str, Tensor]) -> None:
     """Append what a cluster computes; `tensors` has the int8 values by the names of their nodes."""
-    if len(cluster.parts) == 1:
+    if not cluster.is_island:
         (part,) = cluster.parts
         with build.origin(*(n.name for n in part.body or (part.node,))):
             _keep(part, _result(build, lowering, part), tensors)
@@ -198,6 +201,9 @@ def _keep(part: Part, result: Tensor, tensors: dict[str, Tensor]) -> None:
 def _result(build: Builder, lowering: Lowering, part: Part) -> Tensor:
     """What an operator computes; requantized where LiteRT fixes the parameters and a quantizer did not."""
     intent, call = part.spec.quantize, part.call
+    if call.out.quant is None and call.out.dtype == "float32":  # a state, moved in float
+        moved = replace(call, out=replace(call.out, quant=ANY))
+        return part.spec.lower(lowering.on(RealBuilder(build)), moved)
     if not isinstance(intent, FixedOutput) or call.out.quant is None:
         return part.spec.lower(lowering, call)
     fixed = Quant.per_tensor(intent.scale, intent.zero_point)

@@ -206,6 +206,10 @@ class Lowering:
         self._lookup = lookup
         self._constants: dict[str, Tensor] = {}
 
+    def on(self, build: Builder) -> Lowering:
+        """The same on another builder."""
+        return Lowering(build, self._lookup)
+
     def __call__(self, value: Value) -> Tensor:
         """The LiteRT tensor of an activation, or of a quantized constant as it is."""
         if not value.is_const:

@@ -203,7 +203,8 @@ class _Taking:
             used = all(user in members or (user is output and state in read_by) for user in state.users)
             foreign = value.name in self.states and value not in owned
             known = value in members or value in owned or (value in sources and not foreign)
-            return used and known and state not in returned and state.meta["val"].dtype == torch.int8
+            kept = state.meta["val"].dtype in (torch.int8, torch.float32)
+            return used and known and state not in returned and kept
 
         while refused := [state for state in owned if not is_own(state)]:
             for state in refused:

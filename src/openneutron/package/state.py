@@ -54,14 +54,24 @@ def keep_states_in_int8(program: ExportedProgram, in_float: Collection[str] = ()
     output = graph.output_node()
     names = {target: name for name, target in signature.inputs_to_buffers.items()}
     nodes = {node.name: node for node in graph.find_nodes(op="placeholder")}
+    taken: set[Node] = set()  # by states: torch takes two that become the same tensor for one
     for at, spec in enumerate(signature.output_specs):
         values = list(output.args[0])
         if spec.kind is not OutputKind.BUFFER_MUTATION or not isinstance(values[at], Node):
             continue
         target = str(spec.target)
+        while op_name(values[at]) == "aten.clone.default" and values[at].args[0] not in values:
+            values[at] = values[at].args[0]  # nothing is written over here
         state, new = nodes[names[target]], values[at]
         parameters = None if target in in_float else _parameters(state, new)
+        if new is not state and parameters is not None:
+            becomes = new.args[0]
+            if op_name(becomes) == QUANTIZE_TENSOR and becomes.args[0] in nodes.values():
+                becomes = becomes.args[0]  # another state, which is handed on
+            parameters = None if becomes in taken else parameters
+            taken.add(becomes)
         if parameters is None:
+            output.args = (tuple(values),)
             continue
         values[at] = new if new is state else new.args[0]
         output.args = (tuple(values),)  # at once: it may be what another state is read as

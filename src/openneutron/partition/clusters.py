@@ -35,6 +35,7 @@ from openneutron.partition.constants import (
     Constants,
     per_tensor_quant,
 )
+from openneutron.partition.float_states import FloatStates, moved_from, moves
 from openneutron.passes.patterns import only_user
 from openneutron.targets.chip import Target
 from openneutron.targets.table import DEFAULT_TARGET, TARGETS
@@ -71,6 +72,7 @@ class Cluster:
     """One quantized operator, or several with no quantization between them: an island."""
 
     parts: tuple[Part, ...]
+    is_island: bool = False  # computed in float; of one operator, if it makes a new state of an old one
 
     @property
     def node(self) -> Node:
@@ -185,16 +187,23 @@ def kind_of(cluster: Cluster) -> Hashable | None:
 
 
 def find_clusters(
-    program: ExportedProgram, converter: str = OPEN, target: Target | None = None
+    program: ExportedProgram,
+    converter: str = OPEN,
+    target: Target | None = None,
+    is_partition: bool = False,
 ) -> tuple[list[Cluster], list[Rejected]]:
-    """Every cluster of a program in execution order, and every other operator with its reason."""
-    finder = _Finder(program, converter, target or TARGETS[DEFAULT_TARGET])
+    """Every cluster of a program in execution order, and every other operator with its reason.
+
+    In what was found to be a partition, tensors that come and go in float are states.
+    """
+    finder = _Finder(program, converter, target or TARGETS[DEFAULT_TARGET], is_partition)
     clusters: list[Cluster] = []
     rejected: list[Rejected] = []
     taken: set[Node] = set()
     finder.find_islands(program)
     for node in program.graph.nodes:
-        if not (is_compute(node) or is_requantize(node)) or node in taken:
+        of_state = finder.is_of_state(node)
+        if not (is_compute(node) or is_requantize(node) or of_state) or node in taken:
             continue
         if finder.constants.find(node) is not None:
             continue  # computed at compile time, wherever it is used
@@ -202,7 +211,7 @@ def find_clusters(
         if island is not None and node is not island[-1]:
             continue  # decided about with its last operator
         try:
-            cluster = finder.cluster(node) if island is None else finder.island(island)
+            cluster = finder.cluster(node, of_state) if island is None else finder.island(island)
         except _Refused as refused:
             if island is not None:
                 rejected += [Rejected(n, op_name(n), refused.reject) for n in island if n is not node]
@@ -214,13 +223,15 @@ def find_clusters(
 
 
 class _Finder:
-    def __init__(self, program: ExportedProgram, converter: str, target: Target):
+    def __init__(self, program: ExportedProgram, converter: str, target: Target, is_partition: bool):
+        self.is_partition = is_partition
         self.constants = Constants(program)
         self.converter = converter
         self.target = target
         self.islands: dict[Node, list[Node]] = {}
         self.position: dict[Node, int] = {}
-        self.with_state = False  # an island that may read and give float tensors is looked at
+        self.with_state = False  # what may read and give float tensors is looked at
+        self.in_state: set[Node] = set()  # states that are float in the NPU, new and old, moved or not
 
     def find_islands(self, program: ExportedProgram) -> None:
         """Group operators that hand float values to one another, where every one can stand in an island."""
@@ -235,10 +246,18 @@ class _Finder:
                     for member in own_group:
                         group[member] = own_group
         position = self.position = {node: index for index, node in enumerate(program.graph.nodes)}
+        states = FloatStates(program, self._is_float_activation, self.is_partition)
         for members in {id(m): m for m in group.values()}.values():
             members.sort(key=position.__getitem__)
-            if len(members) > 1 and not _is_with_activation(members):
+            is_held = self.converter == OPEN and states.hold(members)
+            if not is_held and len(members) > 1 and not _is_with_activation(members):
                 self.islands.update(dict.fromkeys(members, members))
+        self.in_state = states.nodes
+
+    def is_of_state(self, node: Node) -> bool:
+        """Whether a node computes, moves or quantizes a state that is float in the NPU."""
+        rounds = op_name(node) == QUANTIZE_TENSOR and node.all_input_nodes[0] in self.in_state
+        return rounds or (node in self.in_state and node.op == "call_function")
 
     def _is_real(self, node: Node) -> bool:
         spec = find(op_name(node)) if is_compute(node) else None
@@ -256,8 +275,10 @@ class _Finder:
         """The cluster of several operators; raises `_Refused` if they cannot be one."""
         inside = set(nodes)
         self.with_state = has_state = self._has_state(nodes)
-        parts = tuple(self._part(node, inside) for node in nodes)
-        self.with_state = False
+        try:
+            parts = tuple(self._part(node, inside) for node in nodes)
+        finally:
+            self.with_state = False
         if not has_state and not any(part.outputs for part in parts):
             raise _Refused(_not_quantized("its result is not quantized to int8"))
         if self.converter != OPEN:
@@ -279,7 +300,7 @@ class _Finder:
                     "Quantize the result that is read first: give the model to NeutronQuantizer.",
                 )
             )
-        return Cluster(parts)
+        return Cluster(parts, True)
 
     def _has_state(self, nodes: list[Node]) -> bool:
         """Whether operators make a new state of an old one: both are float, and pass by all that rounds.
@@ -300,9 +321,14 @@ class _Finder:
             return False
         return op_name(node) not in DEQUANTIZE
 
-    def cluster(self, node: Node) -> Cluster:
+    def cluster(self, node: Node, of_state: bool = False) -> Cluster:
         """The cluster around an operator; raises `_Refused` with the reason if there is none."""
-        return Cluster((self._part(node),))
+        self.with_state = of_state
+        try:
+            part = self._part(node, {node} if of_state else ())
+            return Cluster((part,), of_state and part.spec.real is not None)
+        finally:
+            self.with_state = False
 
     def _part(self, node: Node, inside: Collection[Node] = ()) -> Part:
         """An operator with what belongs to it; `inside` are those of its island, itself among them."""
@@ -399,7 +425,7 @@ class _Finder:
         if inside and not users and last.users:
             return (), _value(last, None)
         quantizers = [u for u in users if op_name(u) == QUANTIZE_TENSOR]
-        if self.with_state and users and not quantizers:
+        if self.with_state and users and (not quantizers or last in self.in_state):
             return (), _value(last, None)
         if (len(quantizers) != len(users) and not self.with_state) or not users:
             raise _Refused(_not_quantized("its result is not quantized to int8"))
@@ -454,19 +480,12 @@ def _is_truth(node: Node) -> bool:
 
 def _is_input(node: Node) -> bool:
     """Whether a value is an input of the program, or a part of one."""
-    while _moves(node):
-        node = node.all_input_nodes[0]
-    return node.op == "placeholder"
+    return moved_from(node).op == "placeholder"
 
 
 def _is_output(node: Node) -> bool:
     """Whether what a node reads becomes an output, or a part of one, and nothing else."""
-    return node.op == "output" or (_moves(node) and all(map(_is_output, node.users)))
-
-
-def _moves(node: Node) -> bool:
-    spec = find(op_name(node)) if is_compute(node) else None
-    return spec is not None and spec.moves_values
+    return node.op == "output" or (moves(node) and all(map(_is_output, node.users)))
 
 
 def _is_plain_copy(node: Node) -> bool:

@@ -55,7 +55,8 @@ def _producers(unit: Node | Cluster, owner: dict[Node, Cluster]) -> list[Node | 
 
 
 def _users(unit: Cluster, owner: dict[Node, Cluster]) -> list[Node | Cluster]:
-    users = (u for m in unit.members for u in m.users)
+    # What the program returns is read when all is done.
+    users = (u for m in unit.members for u in m.users if u.op != "output")
     return [u for u in dict.fromkeys(owner.get(n, n) for n in users) if u is not unit]
 
 

@@ -91,7 +91,21 @@ def with_own_buffers(program: ExportedProgram) -> ExportedProgram:
         # In new dictionaries: those of a program that was given are the caller's.
         program._state_dict = _with_own(program._state_dict, written)
         program._constants = _with_own(program._constants, written)
+        _write_apart(program.graph)
     return program
+
+
+def _write_apart(graph: Graph) -> None:
+    """Copy what several buffers become: torch takes them for one where they become the same tensor."""
+    written: set[Any] = set()
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+        value = node.args[1]
+        if isinstance(value, Node) and value in written:
+            with graph.inserting_before(node):
+                copied = graph.call_function(torch.ops.aten.clone.default, (value,))
+            copied.meta = dict(value.meta)
+            node.update_arg(1, copied)
+        written.add(value)
 
 
 def _with_own(tensors: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
@@ -271,6 +285,12 @@ class WithStatePorts:
                 _as_read(graph, value, env[node], parameters)
                 for value, node, parameters in zip(values, names, given, strict=True)
             ]
+        taken = {env[node] for node in names}  # states that are handed on in float, and written over too
+        for at, (value, node) in enumerate(zip(values, names, strict=True)):
+            if value is not env[node] and value in taken:
+                values[at] = graph.call_function(torch.ops.aten.clone.default, (value,))
+                values[at].meta = dict(value.meta)
+            taken.add(value)
         for value, node in zip(values, names, strict=True):
             if value is not env[node]:  # this method only reads it
                 graph.call_function(torch.ops.aten.copy_.default, (env[node], value))
@@ -347,7 +367,7 @@ def with_state_ports(program: ExportedProgram, shared: Collection[str] = ()) -> 
             env[node] = graph.node_copy(node, env.__getitem__)
             env[node].name = node.name
     outputs = list(zip(signature.output_specs, flat.graph.output_node().args[0], strict=True))
-    written = {spec.target: node for spec, node in outputs if spec.kind is OutputKind.BUFFER_MUTATION}
+    written = {s.target: _copied_from(n) for s, n in outputs if s.kind is OutputKind.BUFFER_MUTATION}
     returned = [(spec, node) for spec, node in outputs if spec.kind is OutputKind.USER_OUTPUT]
     ends = [*(node for _, node in returned), *(written[target] for target in targets)]
     graph.output(tuple(env[n] if isinstance(n, Node) else n for n in ends))
@@ -381,6 +401,12 @@ def with_state_ports(program: ExportedProgram, shared: Collection[str] = ()) -> 
         for n, target in zip(states, targets, strict=True)
     ]
     return WithStatePorts(made, tuple(ports), original)
+
+
+def _copied_from(value: Any) -> Any:
+    while isinstance(value, Node) and op_name(value) == "aten.clone.default":
+        value = value.args[0]
+    return value
 
 
 def _get(module: torch.nn.Module, name: str) -> Any:

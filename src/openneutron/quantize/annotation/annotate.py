@@ -26,7 +26,7 @@ from openneutron.fx import bind_args, is_float, op_name, tensor_of
 from openneutron.ops.spec import OPEN, FixedOutput, Observed, OpSpec, Shared, Weighted
 from openneutron.passes.graph import constant, constants_only
 from openneutron.passes.patterns import batch_norm_after, fusible_activation_after
-from openneutron.quantize.annotation.borders import state_updates
+from openneutron.quantize.annotation.borders import accumulated, state_updates
 from openneutron.quantize.annotation.fused_groups import TABLES, find_groups
 from openneutron.quantize.annotation.number_formats import Scheme
 from openneutron.quantize.annotation.recurrent_cells import share_between_steps
@@ -76,8 +76,11 @@ class Annotator:
                 fail("ON104", "option keep_float", f"the model has no layer '{name}'", nearest(name, names))
         if self.converter == OPEN:  # it leaves groups of wide values unquantized in between
             model.meta[TABLES] = True
-            self.updates, moves = (set(), set()) if self.states else state_updates(model, self.find)
-            self.updates = self.updates if all(map(self._may_group, self.updates)) else set()
+            if self.states:
+                self.updates, moves = accumulated(model, self.states, self.find, self._may_group)
+            else:
+                self.updates, moves = state_updates(model, self.find)
+                self.updates = self.updates if all(map(self._may_group, self.updates)) else set()
             self.apart = {*self.apart, *(moves if self.updates else ())}
             self.groups = find_groups(
                 model.graph.nodes,
@@ -110,7 +113,11 @@ class Annotator:
         outside = [n for n in _operands(node) if n not in group and n not in self.constants]
         leaves = not all(user in group for user in node.users)
         if group is self.updates:  # a state stays in float; who computes with it rounds what it reads
-            outside = [n for n in outside if n not in self.apart and n.op != "placeholder"]
+            held = [
+                n for n in outside if n.op == "placeholder" and (not self.states or n.name in self.states)
+            ]
+            outside = [n for n in outside if n not in self.apart and n not in held]
+            leaves = leaves and not self.states
             leaves = leaves and not any(u in self.apart or u.op == "output" for u in node.users)
         node.meta[Q_ANNOTATION_KEY] = QuantizationAnnotation(
             input_qspec_map={n: self._input(n) for n in outside},

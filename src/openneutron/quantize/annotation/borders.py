@@ -26,6 +26,8 @@ from openneutron.quantize.annotation.sharing import NextState
 
 RATIO = 4.0  # of the sizes of parts that may have one scale
 _LONGEST_UPDATE = 16  # operators between an old state and a new one; a loop written out has more
+_CHOOSES = {"aten.maximum.default", "aten.minimum.default", "aten.where.self", "aten.relu.default"}
+"""Element by element, but exact in int8: each result is one of the operands, or the zero point."""
 Find = Callable[[str], OpSpec | None]
 
 
@@ -59,13 +61,67 @@ def different_parts(
     return found
 
 
-def state_updates(model: GraphModule, find: Find) -> tuple[set[Node], set[Node]]:
-    """What makes a new state of an old one, element by element, and what only moves either.
+def accumulated(
+    model: GraphModule, states: Mapping[str, NextState], find: Find, is_free: Callable[[Node], bool]
+) -> tuple[set[Node], set[Node]]:
+    """What makes new states of old ones by element-wise arithmetic, and what only moves either.
 
-    A state adds up what is rounded, step after step, and what a gate leaves of it is close to all: 8 bits
-    hold neither. In a model that has other inputs and outputs beside them, an input and an output of one
-    shape are states, if what a layer computes is worked into it; the operators between them are computed in
-    float, and so are their other operands where nobody else reads them.
+    So do recurrent cells, filters and means: such a state adds up what is rounded, step after step, and what
+    is left of it each time is close to all. 8 bits hold neither, so that it is float. It may pass through
+    other states before it is worked into itself again, as those of a filter do. What is shared with other
+    methods has a scale of theirs.
+    """
+    results = pytree.tree_leaves(model.graph.output_node().args)
+    inputs = {node.name: node for node in model.graph.find_nodes(op="placeholder")}
+    own = {
+        inputs[name]: results[following.output]
+        for name, following in states.items()
+        if following.parameters is None and name in inputs and is_float(inputs[name])
+    }
+    before = {old: _moved(old, find, lambda n: list(n.users)) for old in own}
+    after = {old: _moved(new, find, lambda n: n.all_input_nodes) for old, new in own.items()}
+    between = {(a, b): _between(before[a], after[b], find) for a in own for b in own}
+    leads = {a: [b for b in own if between[a, b] or own[b] in before[a]] for a in own}
+    updates: set[Node] = set()
+    moves: set[Node] = set()
+    for loop in _loops(leads):
+        found: set[Node] = set().union(*(between[a, b] for a in loop for b in loop))
+        if not any(_rounds(n) for n in found) or len(found) > _LONGEST_UPDATE or not all(map(is_free, found)):
+            continue
+        moved = {n for s in loop for n in before[s] if any(_leads_to(n, u, before[s]) for u in found)}
+        moved |= {n for s in loop for n in after[s] if any(_leads_to(u, n, after[s]) for u in found)}
+        if all(len(n.all_input_nodes) < 2 for n in moved - found):  # a part of a longer state is int8
+            updates |= found
+            moves |= moved
+    moves -= updates
+    return _with_operands(updates, find), {n for n in moves if n.op == "call_function"}
+
+
+def _loops(leads: Mapping[Node, list[Node]]) -> list[set[Node]]:
+    """Sets of states that all lead to one another."""
+    reached: dict[Node, set[Node]] = {}
+    for state in leads:
+        found: set[Node] = set()
+        left = [state]
+        while left:
+            new = set(leads[left.pop()]) - found
+            found |= new
+            left += new
+        reached[state] = found
+    loops = [frozenset(b for b in reached[a] if a in reached[b]) for a in leads]
+    return [set(loop) for loop in dict.fromkeys(loops) if loop]
+
+
+def _rounds(node: Node) -> bool:
+    return op_name(node) not in _CHOOSES
+
+
+def state_updates(model: GraphModule, find: Find) -> tuple[set[Node], set[Node]]:
+    """The same where states are only guessed at: no buffers, but inputs and outputs that are fed back.
+
+    In a model that has other inputs and outputs beside them, an input and an output of one shape are states,
+    if what a layer computes is worked into it; the operators between them are computed in float, and so are
+    their other operands where nobody else reads them.
     """
     (end,) = (n for n in model.graph.nodes if n.op == "output")
     outputs = [n for n in pytree.tree_leaves(end.args) if isinstance(n, Node) and tensor_of(n) is not None]
