@@ -37,15 +37,16 @@ class Run:
 
 
 _EXACT_DB = 140.0  # an error that is no more than float's own
+_ROUNDING_DB = 1.0  # by which the error of a last rounding spreads at most from sample to sample
 _CUT_FROM = 6  # samples: of fewer none is left out
 Powers = tuple[tuple[float, float], ...]  # of each tensor of one sample: what it should be, and its error
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """What the errors of samples that were fitted to say of those that none was kept back of."""
+    """What the samples that were fitted to say of all that are like them, beside those kept back."""
 
-    shift_db: tuple[float, ...]  # of each output: by how much those kept back are easier than all there are
+    shift_db: tuple[float, ...]  # to the figure of each output: negative where those kept back are easy ones
     samples: int  # fitted to, and compared
     uncertain_db: float  # of what fitting has made better on them
 
@@ -219,7 +220,8 @@ def compared(held: Quality, fitted: Quality) -> Quality:
 def _gained_by_fitting(held: Quality, fitted: Quality) -> tuple[float, float]:
     """By how much errors are less where the model was fitted, and the standard error.
 
-    Scores whose errors spread less weigh more.
+    Scores whose errors spread less weigh more. An error that is the same for every sample is the last
+    rounding's, which no fitting changes.
     """
     weights = gains = 0.0
     for own, others in zip(zip(*held.scores, strict=True), zip(*fitted.scores, strict=True), strict=True):
@@ -229,7 +231,9 @@ def _gained_by_fitting(held: Quality, fitted: Quality) -> tuple[float, float]:
         pooled = (statistics.variance(a) * (len(a) - 1) + statistics.variance(b) * (len(b) - 1)) / (
             len(a) + len(b) - 2
         )
-        weight = 1 / (pooled * (1 / len(a) + 1 / len(b)) + 1e-6)
+        if math.sqrt(pooled) < _ROUNDING_DB:
+            continue
+        weight = 1 / (pooled * (1 / len(a) + 1 / len(b)))
         weights, gains = weights + weight, gains + weight * (statistics.fmean(b) - statistics.fmean(a))
     return (max(gains / weights, 0.0), 1 / math.sqrt(weights)) if weights else (0.0, 0.0)
 
