@@ -90,9 +90,29 @@ def compare_model(
     exported = {"forward": export_model(quantized, samples[0])}
     program = package_program(*lower_program(exported, NEUTRON, options))
     program = verified(program, exported, {"forward": [[samples[0]]]})
-    simulator = _Simulator(program, quantized)
     trial = None if per_channel else WeightTrial(float_module)
+    found = _evidence(float_module, quantized, _Simulator(program, quantized), trial, samples, progress)
+    edges, sources = edge_names(program, quantized), _sources(quantized, found)
+    for evidence in found.values():
+        evidence.edge = edges.get(evidence.layer)
+        spec = ops.find(evidence.op)
+        evidence.moves = spec is not None and spec.keeps_values and len(sources[evidence.layer]) == 1
+        evidence.channel_spread = None if trial is None else trial.spread(evidence.layer)
+    ordered = [n.name for n in quantized.graph.nodes if n.name in found]
+    rows = suggest([found[name].error() for name in ordered], sources, plan.name)
+    assert refined.original is not None
+    return Comparison(rows, output_errors(refined.original, quantized, samples), refined)
 
+
+def _evidence(
+    float_module: GraphModule,
+    quantized: GraphModule,
+    simulator: _Simulator,
+    trial: WeightTrial | None,
+    samples: Sequence[Inputs],
+    progress: Callable[[float], None],
+) -> dict[str, Evidence]:
+    """What the samples show of every layer that the two models have in common."""
     found: dict[str, Evidence] = {}
     for done, inputs in enumerate(samples, 1):
         with torch.no_grad():
@@ -108,16 +128,7 @@ def compare_model(
                 if trial is not None:
                     layer.add_trial(exact[name], trial.run(name, exact, inputs))
         progress(done / len(samples))
-    edges, sources = edge_names(program, quantized), _sources(quantized, found)
-    for evidence in found.values():
-        evidence.edge = edges.get(evidence.layer)
-        spec = ops.find(evidence.op)
-        evidence.moves = spec is not None and spec.keeps_values and len(sources[evidence.layer]) == 1
-        evidence.channel_spread = None if trial is None else trial.spread(evidence.layer)
-    ordered = [n.name for n in quantized.graph.nodes if n.name in found]
-    rows = suggest([found[name].error() for name in ordered], sources, plan.name)
-    assert refined.original is not None
-    return Comparison(rows, output_errors(refined.original, quantized, samples), refined)
+    return found
 
 
 def quantize_both(

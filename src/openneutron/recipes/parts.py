@@ -117,25 +117,8 @@ def lower_program(
     exported = {name: with_copied_states(program) for name, program in exported.items()}
     name_states_apart(exported, shared)
 
-    def lower(outside: list[OpOverload]) -> EdgeProgramManager:
-        config = copy.copy(lowering.config)
-        config._core_aten_ops_exception_list = [*config._core_aten_ops_exception_list, *outside]
-        return to_edge_transform_and_lower(
-            dict(exported),
-            transform_passes=list(lowering.before),
-            partitioner={name: [p] for name, p in made.items()} if recipe.neutron and delegate else {},
-            compile_config=config,
-            generate_etrecord=etrecord,
-        )
-
-    try:
-        edge = lower(outside_core(exported))
-    except SpecViolationError:  # an operator that is inside another: which, is known after decomposing it
-        try:
-            edge = lower(all_outside_core())
-        except SpecViolationError as error:  # complex numbers, say
-            problem = " ".join(str(error).split())[:200]
-            fail("ON212", "Edge dialect", problem, "Write the operator that is named in float32.")
+    partitioners = {name: [p] for name, p in made.items()} if recipe.neutron and delegate else {}
+    edge = _to_edge(exported, lowering, partitioners, etrecord)
     for step in lowering.after:
         modules = (edge.exported_program(name).graph_module for name in exported)
         if step is not restore_order_around or any(map(needs_order_restored, modules)):
@@ -145,6 +128,35 @@ def lower_program(
     for name in exported:
         store_transposed(edge.exported_program(name))
     return edge, made
+
+
+def _to_edge(
+    exported: Mapping[str, ExportedProgram],
+    lowering: Lowering,
+    partitioners: dict[str, list[NeutronPartitioner]],
+    etrecord: bool,
+) -> EdgeProgramManager:
+    """The programs in the Edge dialect, with those operators outside core ATen that they have."""
+
+    def lower(outside: list[OpOverload]) -> EdgeProgramManager:
+        config = copy.copy(lowering.config)
+        config._core_aten_ops_exception_list = [*config._core_aten_ops_exception_list, *outside]
+        return to_edge_transform_and_lower(
+            dict(exported),
+            transform_passes=list(lowering.before),
+            partitioner=partitioners,
+            compile_config=config,
+            generate_etrecord=etrecord,
+        )
+
+    try:
+        return lower(outside_core(exported))
+    except SpecViolationError:  # an operator that is inside another: which, is known after decomposing it
+        try:
+            return lower(all_outside_core())
+        except SpecViolationError as error:  # complex numbers, say
+            problem = " ".join(str(error).split())[:200]
+            fail("ON212", "Edge dialect", problem, "Write the operator that is named in float32.")
 
 
 def all_outside_core() -> list[OpOverload]:

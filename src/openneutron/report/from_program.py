@@ -261,20 +261,8 @@ def _summary(
     path: Path, info: ProgramInfo, walk: _Walk, payloads: list[Payload], target: Target
 ) -> dict[str, Any]:
     """The keys of `summarize`, as far as the program tells."""
-    events = walk.events if walk.known else []
     cpu = [n for n in walk.nodes if n.where == "cpu" and "quantize_per" not in n.op]
-    prefetch = max((m["prefetch_bytes"] for m in walk.memory), default=0)
-    weights = sum(len(p.weights) for p in payloads)
-    planned = max((m.planned_bytes for m in info.methods.values()), default=0)
-    reserve = max((m.reserve_bytes for m in info.methods.values()), default=0)
-    shared = max((sum(m.planned_buffers[1:]) for m in info.methods.values()), default=0)
-    cycles = total(events)
     kernels = {mc.Kernel[e.kernel] for e in walk.events if e.kind in NPU_KINDS}
-    borders = [e for e in walk.events if e.border and e.kind == "kernel"]
-
-    def spent(*kinds: str) -> int:
-        return sum(e.advance for e in events if e.kind in kinds)
-
     data = {
         "program": str(path),
         "target": target.name,
@@ -287,43 +275,68 @@ def _summary(
         ],
         "macs_npu": sum(e.macs for e in walk.events if e.kind == "kernel"),
         "macs_cpu": sum(n.macs for n in cpu),
-        "scratch_bytes": walk.scratch,
-        "sram_prefetch_bytes": prefetch,
-        "state_bytes": sum(p.state_bytes for p in payloads),
-        "states": [{"name": s.label, "bytes": s.bytes} for p in payloads for s in p.states],
-        "shared_states": [{"name": "memory of several methods", "bytes": shared}] if shared else [],
-        "weights_bytes": weights,
-        "planned_bytes": planned,
-        "io_bytes": max((m.io_bytes for m in info.methods.values()), default=0),
-        "reserve_bytes": reserve,
-        "program_bytes": info.bytes,
-        "fits": reserve
-        + sum(p.state_bytes for p in payloads)
-        + (prefetch or (0 if target.reads_flash else weights))
-        <= target.sram_bytes,
-        "cycles_estimated": cycles,
-        "cycles_npu": spent(*NPU_KINDS),
-        "cycles_cpu": spent("cpu"),
-        "cycles_borders": spent(*BORDER_KINDS),
-        "cycles_portable_kernels": total(events, portable=True),
+        **_memory(info, walk, payloads, target),
+        **_cycles(walk, target),
         "kernels": [kernel.name for kernel in sorted(kernels)],
         "cpu_kernels": sorted({n.op for n in cpu}),
         "chip": target.chip,
         "npu": target.hw_version,
-        "sram_bytes": target.sram_bytes,
         "invented": target.invented,
-        "weights_in_flash": bool(prefetch) or target.reads_flash,
         "quantize_steps": sum(e.kind == "quantize" for e in walk.events),
         "dequantize_steps": sum(e.kind == "dequantize" for e in walk.events),
-        "border_transposes": len(borders),
         "runtime_transposes": sum(e.kind == "transpose" for e in walk.events),
-        "transpose_cycles_estimated": sum(e.advance for e in borders),
-        "quantize_cycles_estimated": spent("quantize", "dequantize"),
         "channels_last_helps": False,
-        "time_us_estimated": round(cycles / target.frequency_hz * 1e6, 1),
         "estimate_label": error_label(target),
     }
     if not walk.known:
         data["unknown"], data["estimate_label"] = list(_UNKNOWN), _NO_ESTIMATE
     data["hint"] = best_hint(data)
     return data
+
+
+def _memory(info: ProgramInfo, walk: _Walk, payloads: list[Payload], target: Target) -> dict[str, Any]:
+    """The part of a summary that says what memory the program needs, and whether the chip has it."""
+    prefetch = max((m["prefetch_bytes"] for m in walk.memory), default=0)
+    weights = sum(len(p.weights) for p in payloads)
+    remembered = sum(p.state_bytes for p in payloads)
+    methods = info.methods.values()
+    reserve = max((m.reserve_bytes for m in methods), default=0)
+    shared = max((sum(m.planned_buffers[1:]) for m in methods), default=0)
+    fetched = prefetch or (0 if target.reads_flash else weights)
+    return {
+        "scratch_bytes": walk.scratch,
+        "sram_prefetch_bytes": prefetch,
+        "state_bytes": remembered,
+        "states": [{"name": s.label, "bytes": s.bytes} for p in payloads for s in p.states],
+        "shared_states": [{"name": "memory of several methods", "bytes": shared}] if shared else [],
+        "weights_bytes": weights,
+        "planned_bytes": max((m.planned_bytes for m in methods), default=0),
+        "io_bytes": max((m.io_bytes for m in methods), default=0),
+        "reserve_bytes": reserve,
+        "program_bytes": info.bytes,
+        "fits": reserve + remembered + fetched <= target.sram_bytes,
+        "sram_bytes": target.sram_bytes,
+        "weights_in_flash": bool(prefetch) or target.reads_flash,
+    }
+
+
+def _cycles(walk: _Walk, target: Target) -> dict[str, Any]:
+    """The part of a summary that says how long the program takes, and what of it."""
+    events = walk.events if walk.known else []
+    borders = [e for e in walk.events if e.border and e.kind == "kernel"]
+    cycles = total(events)
+
+    def spent(*kinds: str) -> int:
+        return sum(e.advance for e in events if e.kind in kinds)
+
+    return {
+        "cycles_estimated": cycles,
+        "cycles_npu": spent(*NPU_KINDS),
+        "cycles_cpu": spent("cpu"),
+        "cycles_borders": spent(*BORDER_KINDS),
+        "cycles_portable_kernels": total(events, portable=True),
+        "border_transposes": len(borders),
+        "transpose_cycles_estimated": sum(e.advance for e in borders),
+        "quantize_cycles_estimated": spent("quantize", "dequantize"),
+        "time_us_estimated": round(cycles / target.frequency_hz * 1e6, 1),
+    }

@@ -120,18 +120,7 @@ def plan_memory(
     for buffer in {buffer for c in cascades for band in c.bands for buffer in band.rings}:
         del lives[buffer]  # each band has its own place for it
     sizes = {b: rows[b] * _row_bytes(b, storage) if b in rows else b.nbytes for b in lives}
-    blocks: list[Block] = []
-    group: dict[Buffer, int] = {}
-    for buffer, (first, last) in lives.items():  # in order of first use, so what is overwritten comes before
-        begin, end = ticks[first] if first >= 0 else first, ticks[last + 1] - 1
-        old = schedule.overwrites.get(buffer)
-        if old is not None and units[first].cascade is None:
-            group[buffer] = group[old]
-            before = blocks[group[old]]
-            blocks[group[old]] = Block(before.nbytes, before.first, max(before.last, end))
-        else:
-            group[buffer] = len(blocks)
-            blocks.append(Block(aligned(sizes[buffer]), begin, end))
+    blocks, group = _blocks(schedule, units, lives, sizes, ticks)
     apart = {
         (group[o.source], group[o.output]): Apart(-o.below, o.above)
         for o in (
@@ -151,6 +140,29 @@ def plan_memory(
     placement = place(blocks, apart, solve, least)
     offsets = {buffer: placement.offsets[index] for buffer, index in group.items()}
     return MemoryPlan(schedule, units, offsets, rows, sizes, lives, placement)
+
+
+def _blocks(
+    schedule: Schedule,
+    units: Sequence[Unit],
+    lives: Mapping[Buffer, tuple[int, int]],
+    sizes: Mapping[Buffer, int],
+    ticks: Sequence[int],
+) -> tuple[list[Block], dict[Buffer, int]]:
+    """What is to be placed, and which block each buffer is in: what overwrites another shares its block."""
+    blocks: list[Block] = []
+    group: dict[Buffer, int] = {}
+    for buffer, (first, last) in lives.items():  # in order of first use, so what is overwritten comes before
+        begin, end = ticks[first] if first >= 0 else first, ticks[last + 1] - 1
+        old = schedule.overwrites.get(buffer)
+        if old is not None and units[first].cascade is None:
+            group[buffer] = group[old]
+            before = blocks[group[old]]
+            blocks[group[old]] = Block(before.nbytes, before.first, max(before.last, end))
+        else:
+            group[buffer] = len(blocks)
+            blocks.append(Block(aligned(sizes[buffer]), begin, end))
+    return blocks, group
 
 
 def _bands(unit: Unit) -> int:
