@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,8 +13,10 @@ from openneutron.accuracy.compare import compare_model, try_suggestions
 from openneutron.accuracy.suggest import GOOD_DB, error_rows
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.pipeline import quantize_model
+from openneutron.recipes.quantize_options import QuantizeOptions
 
 SHAPE = (1, 4, 8, 8)
+FAST = QuantizeOptions(per_channel=False, accuracy="fast")
 
 
 def samples(count: int, scale: float = 1.0, seed: int = 0) -> list[tuple[torch.Tensor, ...]]:
@@ -58,7 +61,7 @@ class Dead(TwoConvs):
 
 
 def rows_of(module: nn.Module, data, calibration, **kwargs):
-    rows = compare_model(module.eval(), data, calibration, accuracy="fast", **kwargs).layers
+    rows = compare_model(module.eval(), data, calibration, replace(FAST, **kwargs)).layers
     return rows, {row.layer: row for row in rows}
 
 
@@ -82,11 +85,11 @@ def test_channels_of_different_size():
     assert named["relu"].suggestion.kind == "per-channel" and named["relu"].sqnr_db < 25
     spread = [row for row in rows if row.suggestion and row.suggestion.kind == "per-channel"]
     assert spread and spread[0].channel_spread > 50
-    trials = dict(try_suggestions(Spread().eval(), data, calibration, rows, 1, accuracy="fast"))
+    trials = dict(try_suggestions(Spread().eval(), data, calibration, rows, 1, FAST))
     assert trials["--per-channel"] > trials["as it is"] + 3
     mended = {
         r.layer: r
-        for r in compare_model(Spread().eval(), data, calibration, per_channel=True, accuracy="fast").layers
+        for r in compare_model(Spread().eval(), data, calibration, replace(FAST, per_channel=True)).layers
     }
     for row in spread:  # what the trial promised is what per-channel weights give
         tried, real = row.per_channel_sqnr_db, mended[row.layer].weight_sqnr_db
@@ -101,7 +104,7 @@ def test_samples_outside_the_calibrated_range():
     assert "calibration" in kinds.values()
     row = next(r for r in rows if r.suggestion and r.suggestion.kind == "calibration")
     assert row.clipped > 0.01 and row.reached[1] > row.range[1] and "clipped" in row.suggestion.text
-    trials = try_suggestions(TwoConvs().eval(), data, calibration, rows, 1, accuracy="fast")
+    trials = try_suggestions(TwoConvs().eval(), data, calibration, rows, 1, FAST)
     assert [name for name, _ in trials][1].startswith("these samples")
     assert trials[1][1] > trials[0][1] + 3
 
@@ -114,9 +117,9 @@ def test_a_layer_that_only_float_mends_and_what_inherits_its_error():
     assert first.suggestion.kind == "float" and "--keep-float relu" in first.suggestion.text
     assert second.suggestion.kind == "inherited" and "mend relu (" in second.suggestion.text
     assert second.own_sqnr_db > GOOD_DB
-    trials = dict(try_suggestions(Dead().eval(), data, calibration, rows, 1, accuracy="fast"))
+    trials = dict(try_suggestions(Dead().eval(), data, calibration, rows, 1, FAST))
     assert trials["--keep-float relu"] > trials["as it is"] + 6
-    kept = compare_model(Dead().eval(), data, calibration, keep_float=["relu"], accuracy="fast").layers
+    kept = compare_model(Dead().eval(), data, calibration, replace(FAST, keep_float=["relu"])).layers
     (relu,) = [row for row in kept if row.layer == "relu"]  # still rounded, where the next layer reads it
     assert relu.simulator_lsb is None and relu.own_sqnr_db > first.own_sqnr_db + 10
 
@@ -188,7 +191,7 @@ def test_outputs_are_told_apart_and_what_amplifies_is_named(monkeypatch):
     monkeypatch.setattr("openneutron.quantize.annotation.annotate.find_groups", lambda *given: {})
     generator = torch.Generator().manual_seed(0)
     data = [(torch.randn(1, 4, 8, 8, generator=generator) * scale,) for scale in [0.02] * 8 + [0.5]]
-    found = compare_model(Magnitude().eval(), data, data, accuracy="fast")
+    found = compare_model(Magnitude().eval(), data, data, FAST)
     root, linear = found.outputs
     assert (root.node, linear.node) == ("sqrt", "conv2d") and root.sqnr_db < linear.sqnr_db - 6
     assert len(root.worst) == 3 and root.worst[0][0] < 8 and root.worst[0][1] < root.sqnr_db

@@ -35,18 +35,18 @@ from openneutron.converter.protocol import Partition
 from openneutron.estimate.cpu import cpu_nodes
 from openneutron.fx import op_name
 from openneutron.litert.ir import Graph, Tensor
-from openneutron.options import CompileOptions
 from openneutron.package.program import CompiledProgram, delegates, inside, package_program
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
 from openneutron.quantize.annotation.sharing import NextState
 from openneutron.quantize.convert import convert_calibrated
 from openneutron.quantize.export import Inputs, export_model
-from openneutron.quantize.plan import BALANCED, BEST, AccuracyPlan, find_plan
+from openneutron.quantize.plan import BALANCED, BEST
 from openneutron.quantize.quantizer import NeutronQuantizer
 from openneutron.quantize.refine import Refined, calibrate
 from openneutron.quantize.samples import EXAMPLES, spread_over
 from openneutron.quantize.stateful import as_sequences, frames_of, with_state_ports
 from openneutron.recipes.parts import lower_program
+from openneutron.recipes.quantize_options import QuantizeOptions
 from openneutron.recipes.recipe import NEUTRON
 from openneutron.run.native import NativeModel
 from openneutron.targets.spec import NeutronTargetSpec
@@ -70,27 +70,20 @@ def compare_model(
     module: torch.nn.Module | ExportedProgram,
     samples: Sequence[Inputs],
     calibration: Iterable[Inputs],
-    *,
-    options: CompileOptions | None = None,
-    per_channel: bool = False,
-    accuracy: str | AccuracyPlan = BALANCED,
-    keep_float: Collection[str] = (),
+    how: QuantizeOptions,
     progress: Callable[[float], None] = lambda part: None,
 ) -> Comparison:
     """The error of every quantized layer and of every output over these samples."""
-    options, plan = options or CompileOptions(), find_plan(accuracy)
     exported_float = export_model(module, frames_of(samples[0])[0])
     states: dict[str, NextState] = {}
     if (stateful := with_state_ports(exported_float)) is not None:  # each frame with the state it meets
         module, states = stateful.program, stateful.pairs
         samples, calibration = (list(stateful.samples(as_sequences(s))) for s in (samples, calibration))
-    float_module, quantized, refined = quantize_both(
-        module, samples[0], calibration, options, per_channel, keep_float, plan, states
-    )
+    float_module, quantized, refined = quantize_both(module, samples[0], calibration, how, states)
     exported = {"forward": export_model(quantized, samples[0])}
-    program = package_program(*lower_program(exported, NEUTRON, options))
+    program = package_program(*lower_program(exported, NEUTRON, how.compiling))
     program = verified(program, exported, {"forward": [[samples[0]]]})
-    trial = None if per_channel else WeightTrial(float_module)
+    trial = None if how.per_channel else WeightTrial(float_module)
     found = _evidence(float_module, quantized, _Simulator(program, quantized), trial, samples, progress)
     edges, sources = edge_names(program, quantized), _sources(quantized, found)
     for evidence in found.values():
@@ -99,7 +92,7 @@ def compare_model(
         evidence.moves = spec is not None and spec.keeps_values and len(sources[evidence.layer]) == 1
         evidence.channel_spread = None if trial is None else trial.spread(evidence.layer)
     ordered = [n.name for n in quantized.graph.nodes if n.name in found]
-    rows = suggest([found[name].error() for name in ordered], sources, plan.name)
+    rows = suggest([found[name].error() for name in ordered], sources, how.plan.name)
     assert refined.original is not None
     return Comparison(rows, output_errors(refined.original, quantized, samples), refined)
 
@@ -135,24 +128,21 @@ def quantize_both(
     module: torch.nn.Module | ExportedProgram,
     example: Inputs,
     calibration: Iterable[Inputs],
-    options: CompileOptions,
-    per_channel: bool = False,
-    keep_float: Collection[str] = (),
-    accuracy: str | AccuracyPlan = BALANCED,
+    how: QuantizeOptions,
     states: Mapping[str, NextState] | None = None,
 ) -> tuple[GraphModule, GraphModule, Refined]:
     """The float model and the quantized one, a node with the same name in both; what was done for it."""
     calibration = list(calibration)
     quantizer = NeutronQuantizer(
-        NeutronTargetSpec(options.config, converter=options.converter),
-        per_channel=per_channel,
-        keep_float=keep_float,
+        NeutronTargetSpec(how.compiling.config, converter=how.compiling.converter),
+        per_channel=bool(how.per_channel),
+        keep_float=how.keep_float,
         examples=spread_over(calibration, EXAMPLES),
         states=states,
     )
     exported = export_model(module, example).module(check_guards=False)
     prepared = prepare_pt2e(run_passes(exported, BEFORE_PREPARE, PTQ), quantizer)
-    model, refined = calibrate(prepared, calibration, find_plan(accuracy))
+    model, refined = calibrate(prepared, calibration, how.plan)
     assert refined.reference is not None
     reference = copy.deepcopy(refined.reference)
     same = refined.original is refined.reference
@@ -166,45 +156,30 @@ def try_suggestions(
     calibration: Sequence[Inputs],
     rows: Sequence[LayerError],
     count: int,
-    *,
-    options: CompileOptions | None = None,
-    per_channel: bool = False,
-    accuracy: str | AccuracyPlan = BALANCED,
-    keep_float: Collection[str] = (),
+    how: QuantizeOptions,
     progress: Callable[[float], None] = lambda part: None,
 ) -> list[tuple[str, float]]:
     """The error of the worst output as it is, and quantized anew with up to `count` suggestions."""
-    options, plan = options or CompileOptions(), find_plan(accuracy)
     kinds = {row.suggestion.kind for row in rows if row.suggestion is not None}
     groups = [
         r.suggestion.layers or (r.layer,) for r in rows if r.suggestion and r.suggestion.kind == "float"
     ]
-    now = _Trial("as it is", per_channel, (), calibration, plan)
     trials = []
     if "per-channel" in kinds:
-        trials.append(replace(now, name="--per-channel", per_channel=True))
+        trials.append(_Trial("--per-channel", replace(how, per_channel=True), calibration))
     if "calibration" in kinds:
-        name = "these samples among the calibration data"
-        trials.append(replace(now, name=name, calibration=[*calibration, *samples]))
-    trials += [
-        replace(now, name=f"--keep-float {' '.join(group)}", keep=tuple(group))
-        for group in dict.fromkeys(groups)
-    ]
-    following = None if plan.thorough else BEST if plan.name == BALANCED else BALANCED
+        more = [*calibration, *samples]
+        trials.append(_Trial("these samples among the calibration data", how, more))
+    for group in dict.fromkeys(groups):
+        kept = replace(how, keep_float=(*how.keep_float, *group))
+        trials.append(_Trial(f"--keep-float {' '.join(group)}", kept, calibration))
+    following = None if how.plan.thorough else BEST if how.plan.name == BALANCED else BALANCED
     if "qat" in kinds and following:
-        trials.append(replace(now, name=f"--accuracy {following}", plan=find_plan(following)))
-    chosen = [now, *trials[:count]]
+        trials.append(_Trial(f"--accuracy {following}", replace(how, accuracy=following), calibration))
+    chosen = [_Trial("as it is", how, calibration), *trials[:count]]
     result = []
     for done, trial in enumerate(chosen, 1):
-        _, quantized, refined = quantize_both(
-            module,
-            samples[0],
-            trial.calibration,
-            options,
-            trial.per_channel,
-            (*keep_float, *trial.keep),
-            trial.plan,
-        )
+        _, quantized, refined = quantize_both(module, samples[0], trial.calibration, trial.how)
         assert refined.original is not None
         errors = output_errors(refined.original, quantized, samples)
         result.append((trial.name, min(error.sqnr_db for error in errors)))
@@ -215,10 +190,8 @@ def try_suggestions(
 @dataclass(frozen=True)
 class _Trial:
     name: str
-    per_channel: bool
-    keep: tuple[str, ...]
+    how: QuantizeOptions
     calibration: Sequence[Inputs]
-    plan: AccuracyPlan
 
 
 def edge_names(program: CompiledProgram, quantized: GraphModule) -> dict[str, str]:

@@ -21,8 +21,8 @@ from openneutron.quantize.export import as_tuple
 from openneutron.quantize.plan import BALANCED, AccuracyPlan, find_plan
 from openneutron.quantize.refine import calibrate
 from openneutron.quantize.samples import Kept
-from openneutron.recipes.mixed import choose_float
 from openneutron.recipes.parts import lowering_of, make_quantizer
+from openneutron.recipes.quantize_options import QuantizeOptions, choose_float
 from openneutron.recipes.recipe import CORTEX_M, NEUTRON, NPU_CPU, Recipe
 from openneutron.tensors import plain_inputs
 
@@ -128,8 +128,10 @@ def _recipe(
         if samples is None:
             fail("ON110", recipe.name, "keep_float_budget is given without calibration inputs",
                  "Give calibration_inputs_fn, which it is chosen with.")  # fmt: skip
-        mixed = [MixedPrecision(quantizer, samples, budget, find_plan(accuracy), options, recipe.name, core,
-                                per_channel)]  # fmt: skip
+        how = QuantizeOptions(
+            per_channel, accuracy, (), budget, recipe=recipe.name, core=core, compiling=options
+        )
+        mixed = [MixedPrecision(quantizer, samples, how)]
     quantization = QuantizationRecipe(
         quantizers=[quantizer],
         is_qat=qat,
@@ -226,20 +228,12 @@ class MixedPrecision:
 
     quantizer: Any
     samples: Samples
-    budget: float
-    plan: AccuracyPlan
-    options: CompileOptions
-    recipe: str
-    core: str | None
-    per_channel: bool | None
+    how: QuantizeOptions
 
     def __call__(self, model: GraphModule) -> GraphModule:
         """Choose them on the calibration inputs; the model is left as it is."""
         samples = [plain_inputs(as_tuple(sample)) for sample in self.samples()]
-        self.quantizer.keep_float, _ = choose_float(
-            model, samples, self.budget, plan=self.plan, options=self.options, recipe=self.recipe,
-            core=self.core, per_channel=self.per_channel,
-        )  # fmt: skip
+        self.quantizer.keep_float, _ = choose_float(model, samples, self.how)
         return model
 
 

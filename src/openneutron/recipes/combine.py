@@ -79,7 +79,9 @@ def _joined(recipes: Sequence[ExportRecipe]) -> list[ExportRecipe]:
             )
             both = CombinedQuantizer(options, first.is_qat, per_channel=first.per_channel)
             before = [
-                replace(p, quantizer=both, recipe=NPU_CPU.name) if isinstance(p, MixedPrecision) else p
+                replace(p, quantizer=both, how=replace(p.how, recipe=NPU_CPU.name))
+                if isinstance(p, MixedPrecision)
+                else p
                 for p in quantization.pre_prepare_passes or ()
             ]
             quantization = replace(

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from openneutron import ops
@@ -27,7 +26,6 @@ from openneutron.package.program import package_program
 from openneutron.quantize.annotation.observer import RangeObserver
 from openneutron.quantize.convert import convert_calibrated
 from openneutron.quantize.export import Inputs, export_model
-from openneutron.quantize.loop import prepare
 from openneutron.quantize.plan import FAST, LEVELS, AccuracyPlan
 from openneutron.quantize.prepared_model.copies import copied
 from openneutron.quantize.prepared_model.effect import measure_effects
@@ -51,9 +49,9 @@ from openneutron.quantize.prepared_model.quality import (
     with_gain,
 )
 from openneutron.quantize.prepared_model.walk import affordable
-from openneutron.quantize.refine import Refined, calibrate
-from openneutron.quantize.samples import EXAMPLES, spread_over
-from openneutron.recipes.parts import lower_program, make_quantizer
+from openneutron.quantize.refine import Refined
+from openneutron.quantize.samples import spread_over
+from openneutron.recipes.parts import lower_program
 from openneutron.recipes.recipe import find_recipe
 from openneutron.targets.chip import Target
 from openneutron.targets.table import find_target
@@ -201,33 +199,6 @@ class FloatBudget:
 
 def _worst(parts: Iterable[Any], output_db: float) -> float:
     return min([output_db, *(part.sqnr_db for part in parts)])
-
-
-def choose_float(
-    module: Any | ExportedProgram,
-    samples: Sequence[Inputs],
-    budget: float,
-    *,
-    plan: AccuracyPlan,
-    options: CompileOptions,
-    recipe: str,
-    core: str | None,
-    per_channel: bool | None = None,
-    keep_float: Collection[str] = (),
-    progress: Callable[[float], None] = lambda part: None,
-) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """The layers that are worth keeping float, for at most this share of the estimated cycles more.
-
-    For who quantizes the model anew with them; what they give and cost comes with them.
-    """
-    spending = FloatBudget(budget, options, recipe, core)
-    examples = spread_over(samples, EXAMPLES)
-    quantizer = make_quantizer(recipe, options, False, per_channel, sorted(keep_float), examples)
-    prepared = prepare(export_model(module, samples[0]), quantizer)
-    prepared, refined = calibrate(prepared, samples, plan)
-    kept = spending.spend(prepared, refined, progress)[1].kept_float
-    assert kept is not None  # a budget was given
-    return tuple(kept["layers"]), kept
 
 
 def unrounded(prepared: GraphModule, group: Unit, reference: GraphModule | None) -> GraphModule:

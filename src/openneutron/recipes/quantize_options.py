@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch.export import ExportedProgram
 from torchao.quantization.pt2e.quantizer import Quantizer
 
 from openneutron.options import CompileOptions
 from openneutron.quantize.annotation.sharing import NextState
+from openneutron.quantize.export import export_model
+from openneutron.quantize.loop import prepare
 from openneutron.quantize.plan import BALANCED, AccuracyPlan, find_plan
+from openneutron.quantize.refine import calibrate
+from openneutron.quantize.samples import EXAMPLES, spread_over
 from openneutron.recipes.mixed import FloatBudget
 from openneutron.recipes.parts import make_quantizer
 from openneutron.recipes.recipe import NEUTRON
@@ -49,3 +54,21 @@ class QuantizeOptions:
         return make_quantizer(
             self.recipe, self.compiling, qat, self.per_channel, self.keep_float, examples, states
         )
+
+
+def choose_float(
+    module: Any | ExportedProgram,
+    samples: Sequence[tuple[Any, ...]],
+    how: QuantizeOptions,
+    progress: Callable[[float], None] = lambda part: None,
+) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """The layers that are worth keeping float, for at most the budget's share of the estimated cycles more.
+
+    For who quantizes the model anew with them; what they give and cost comes with them.
+    """
+    quantizer = how.quantizer(spread_over(samples, EXAMPLES))
+    prepared = prepare(export_model(module, samples[0]), quantizer)
+    prepared, refined = calibrate(prepared, samples, how.plan)
+    kept = how.budget.spend(prepared, refined, progress)[1].kept_float
+    assert kept is not None  # a budget was given
+    return tuple(kept["layers"]), kept

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from openneutron.accuracy.compare import Comparison
     from openneutron.accuracy.layer_error import LayerError
     from openneutron.commands.progress import Steps
+    from openneutron.recipes.quantize_options import QuantizeOptions
 
 NAME = "compare"
 HELP = "per-layer error: float vs quantized vs simulator, with suggestions"
@@ -131,23 +132,12 @@ def _with_budget(
     """The layers to keep float: those named, and those that a budget pays for."""
     if not args.keep_float_budget:
         return tuple(args.keep_float)
-    from openneutron.quantize.plan import find_plan
-    from openneutron.recipes.mixed import choose_float
+    from openneutron.recipes.quantize_options import choose_float
     from openneutron.report.terminal import kept_float_text
 
+    how = replace(_how(args), keep_float=sorted(args.keep_float), keep_float_budget=args.keep_float_budget)
     with steps.step("Choosing what to keep float", bar=True) as advance:
-        layers, kept = choose_float(
-            source.module,
-            calibration,
-            args.keep_float_budget,
-            plan=find_plan(args.accuracy or DEFAULT),
-            options=compile_options(args),
-            recipe=args.recipe,
-            core=args.core,
-            per_channel=args.per_channel is not False,
-            keep_float=args.keep_float,
-            progress=advance,
-        )
+        layers, kept = choose_float(source.module, calibration, how, advance)
     steps.note(kept_float_text(kept))
     return (*args.keep_float, *layers)
 
@@ -178,16 +168,21 @@ def compare_as_asked(
 
     assert source.module is not None
     with steps.step("Comparing", bar=True) as advance:
-        return compare_model(
-            source.module,
-            samples,
-            calibration,
-            options=compile_options(args),
-            per_channel=args.per_channel is not False,
-            accuracy=args.accuracy or DEFAULT,
-            keep_float=args.keep_float,
-            progress=advance,
-        )
+        return compare_model(source.module, samples, calibration, _how(args), advance)
+
+
+def _how(args: argparse.Namespace) -> QuantizeOptions:
+    """How these options quantize."""
+    from openneutron.recipes.quantize_options import QuantizeOptions
+
+    return QuantizeOptions(
+        per_channel=args.per_channel is not False,
+        accuracy=args.accuracy or DEFAULT,
+        keep_float=args.keep_float,
+        recipe=args.recipe,
+        core=args.core,
+        compiling=compile_options(args),
+    )
 
 
 def _samples(args: argparse.Namespace, source: Source, calibration: list[Any]) -> list[Any]:
@@ -224,18 +219,8 @@ def _trials(
 
     assert source.module is not None
     with steps.step("Trying suggestions", bar=True) as advance:
-        trials = try_suggestions(
-            source.module,
-            samples,
-            calibration,
-            rows,
-            args.tries,
-            options=compile_options(args),
-            per_channel=args.per_channel is not False,
-            accuracy=args.accuracy or DEFAULT,
-            keep_float=args.keep_float,
-            progress=advance,
-        )
+        tried = rows, args.tries
+        trials = try_suggestions(source.module, samples, calibration, *tried, _how(args), advance)
     return [{"trial": name, "output_sqnr_db": None if math.isinf(db) else db} for name, db in trials]
 
 
