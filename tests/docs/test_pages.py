@@ -1,5 +1,6 @@
 """The documentation is run: every bash and python block of a page, in order, in one empty folder."""
 
+import json
 import os
 import re
 import subprocess
@@ -23,16 +24,45 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """The blocks of a page that can be run; python blocks in a row are one program."""
-    found: list[tuple[str, str]] = []
-    for kind, body in BLOCK.findall(page.read_text()):
-        if kind == "python" and page.name == "CONTRIBUTING.md":
-            continue  # an excerpt of the operator table
-        if kind in ("bash", "python"):
-            if found and kind == "python" and any(k == "python" for k, _ in found):
-                body = next(b for k, b in reversed(found) if k == "python") + body
-            found.append((kind, body))
-    return found
+    """The blocks of a page that can be run."""
+    if page.name == "CONTRIBUTING.md":
+        return []  # an excerpt of the operator table
+    return [(kind, body) for kind, body in BLOCK.findall(page.read_text()) if kind in ("bash", "python")]
+
+
+class Session:
+    """The python blocks of a page are one program, which goes on with each block."""
+
+    PROGRAM = """
+import json, sys
+names = {"__name__": "__main__"}
+for line in sys.stdin:
+    exec(compile(json.loads(line), "block", "exec"), names)
+    print("the block has run", flush=True)
+"""
+
+    def __init__(self, python: Path, folder: Path, environment: dict[str, str]):
+        self.messages = (folder.parent / f"{folder.name}.stderr").open("w+")
+        self.process = subprocess.Popen(
+            [python, "-c", self.PROGRAM], cwd=folder, env=environment, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=self.messages, text=True,
+        )  # fmt: skip
+
+    def run(self, body: str) -> tuple[bool, str]:
+        """Whether a block ran to its end, and all that was said on stderr."""
+        stdin, stdout = self.process.stdin, self.process.stdout
+        assert stdin is not None and stdout is not None
+        stdin.write(json.dumps(body) + "\n")
+        stdin.flush()
+        done = any(line == "the block has run\n" for line in stdout)
+        self.messages.seek(0)
+        return done, self.messages.read()
+
+    def end(self) -> int:
+        """Close it; its exit code."""
+        self.process.communicate()
+        self.messages.close()
+        return self.process.returncode
 
 
 def runnable() -> list:
@@ -52,15 +82,18 @@ def test_every_block_runs(page, tmp_path):
     folder = own if page.name == "README.md" else warm.commands()  # one page as its reader runs it
     path = os.pathsep.join([str(folder), str(own), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "PYTHON_EXECUTABLE": str(folder / "python")}
+    session = Session(folder / "python", tmp_path, environment)
     for kind, body in blocks(page):
-        command = (
-            ["bash", "-euo", "pipefail", "-c", body] if kind == "bash" else [folder / "python", "-c", body]
-        )
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500
-        )
-        assert done.returncode == 0, f"{body}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-        assert "Traceback" not in done.stderr
+        if kind == "python":
+            succeeded, messages = session.run(body)
+        else:
+            command = ["bash", "-euo", "pipefail", "-c", body]
+            done = subprocess.run(
+                command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500
+            )
+            succeeded, messages = done.returncode == 0, done.stdout[-2000:] + done.stderr
+        assert succeeded and "Traceback" not in messages, f"{body}\n{messages[-6000:]}"
+    assert session.end() == 0
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
