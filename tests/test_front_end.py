@@ -63,7 +63,7 @@ def reasons(program: CompiledProgram) -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_layers_without_a_batch_dimension(recipe: str) -> None:
-    pictures = (
+    images = (
         nn.Conv2d(4, 5, 3, 2),
         nn.ConvTranspose2d(4, 3, 3, 2),
         nn.Conv2d(4, 4, 3, padding="same", groups=4),
@@ -79,10 +79,10 @@ def test_layers_without_a_batch_dimension(recipe: str) -> None:
 
     def forward(*values: Any) -> tuple[torch.Tensor, ...]:
         *layers, x, y = values
-        return tuple(layer(x if layer in pictures else y) for layer in layers)
+        return tuple(layer(x if layer in images else y) for layer in layers)
 
     inputs = torch.randn(4, 7, 6), torch.randn(8, 12)
-    assert_delegated(build(forward, *inputs, layers=(*pictures, *lines), recipe=recipe))
+    assert_delegated(build(forward, *inputs, layers=(*images, *lines), recipe=recipe))
 
 
 BIASES = ((3, 7), (1,), (3, 1), (7,), (1, 7), (1, 1), ())

@@ -51,10 +51,10 @@ def cases() -> list[pytest.param]:
     found = []
     for (i, name), (j, recipe) in product(enumerate(NETWORKS), enumerate(RECIPES)):
         trains, turns = name in TRAINED and (i + j) % 3 == 0, (i + i // 3 + j) % 2 == 0
-        pictures = any(len(shape) == 4 for shape in NETWORKS[name].shapes)
+        images = any(len(shape) == 4 for shape in NETWORKS[name].shapes)
         for last, qat in product((False, True), repeat=2):
-            chosen = last == (pictures and turns) and qat == trains
-            if chosen or (FULL and (pictures or not last)):
+            chosen = last == (images and turns) and qat == trains
+            if chosen or (FULL and (images or not last)):
                 label = f"{name}-{recipe}-{'last' if last else 'contiguous'}-{'qat' if qat else 'ptq'}"
                 found.append(pytest.param(name, recipe, last, qat, id=label))
     return found

@@ -27,13 +27,13 @@ from tests.stateful.graphs import changing_places
 
 
 def planar(make: Maker) -> Op:
-    """A convolution of a picture in planes: an operator of the compiler's own, unknown to the oracle."""
+    """a convolution of an image in planes: an operator of the compiler's own, unknown to the oracle."""
     op = test_conv.conv(make)
     (_, h, w, _), weights = op.operand(0).shape, op.operand(1)
-    picture = make.tensor((1, weights.shape[3], h, w))
+    image = make.tensor((1, weights.shape[3], h, w))
     out = make.tensor((1, *op.output.shape[1:]), op.output.quant)
     options = dict(op.options)
-    return Op(Builtin.CUSTOM, [picture, *op.inputs[1:]], [out], options, custom_name=PLANAR)
+    return Op(Builtin.CUSTOM, [image, *op.inputs[1:]], [out], options, custom_name=PLANAR)
 
 
 _MODULES = (test_conv, test_elementwise, test_move, test_reduce)
