@@ -190,7 +190,7 @@ def test_a_sequence_leaves_the_module_as_it_was():
     assert all(map(torch.equal, first[4], outputs_over(module, frames(5, 0))[4]))
 
 
-@pytest.mark.parametrize("seed", [4, 5, 9008])
+@pytest.mark.parametrize("seed", [4, 9008, 30004])
 def test_random_networks(seed: int):
     found = check_network(random_network(seed), 60)
     assert found.states > 0

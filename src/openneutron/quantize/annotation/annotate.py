@@ -113,10 +113,7 @@ class Annotator:
         outside = [n for n in _operands(node) if n not in group and n not in self.constants]
         leaves = not all(user in group for user in node.users)
         if group is self.updates:  # a state stays in float; who computes with it rounds what it reads
-            held = [
-                n for n in outside if n.op == "placeholder" and (not self.states or n.name in self.states)
-            ]
-            outside = [n for n in outside if n not in self.apart and n not in held]
+            outside = [n for n in outside if n not in self.apart and (self.states or n.op != "placeholder")]
             leaves = leaves and not self.states
             leaves = leaves and not any(u in self.apart or u.op == "output" for u in node.users)
         node.meta[Q_ANNOTATION_KEY] = QuantizationAnnotation(

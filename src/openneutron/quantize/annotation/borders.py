@@ -64,7 +64,7 @@ def different_parts(
 def accumulated(
     model: GraphModule, states: Mapping[str, NextState], find: Find, is_free: Callable[[Node], bool]
 ) -> tuple[set[Node], set[Node]]:
-    """What makes new states of old ones by element-wise arithmetic, and what only moves either.
+    """What makes new states of old ones by element-wise arithmetic; these states, and what only moves them.
 
     So do recurrent cells, filters and means: such a state adds up what is rounded, step after step, and what
     is left of it each time is close to all. 8 bits hold neither, so that it is float. It may pass through
@@ -92,9 +92,8 @@ def accumulated(
         moved |= {n for s in loop for n in after[s] if any(_leads_to(u, n, after[s]) for u in found)}
         if all(len(n.all_input_nodes) < 2 for n in moved - found):  # a part of a longer state is int8
             updates |= found
-            moves |= moved
-    moves -= updates
-    return _with_operands(updates, find), {n for n in moves if n.op == "call_function"}
+            moves |= moved | loop
+    return _with_operands(updates, find), {n for n in moves - updates if n.op != "output"}
 
 
 def _loops(leads: Mapping[Node, list[Node]]) -> list[set[Node]]:
