@@ -18,12 +18,12 @@ from openneutron.passes import BEFORE_PREPARE, PTQ, QAT, run_passes
 from openneutron.passes.canonical.constants import fold_quantized
 from openneutron.quantize.convert import hide_norms, show_norms
 from openneutron.quantize.export import as_tuple
-from openneutron.quantize.plan import BALANCED, AccuracyPlan, find_plan
+from openneutron.quantize.plan import BALANCED, AccuracyPlan
 from openneutron.quantize.refine import calibrate
 from openneutron.quantize.samples import Kept
 from openneutron.recipes.parts import lowering_of, make_quantizer
 from openneutron.recipes.quantize_options import QuantizeOptions, choose_float
-from openneutron.recipes.recipe import CORTEX_M, NEUTRON, NPU_CPU, Recipe
+from openneutron.recipes.recipe import CORTEX_M, NEUTRON, NPU_CPU, Recipe, find_recipe
 from openneutron.tensors import plain_inputs
 
 Samples = Callable[[], Iterable[tuple[Any, ...]]]
@@ -45,8 +45,14 @@ def get_neutron_recipe(
 
     With a `keep_float_budget` (0.05: 5 % more cycles) layers are kept float by what they give at the outputs.
     """
-    return _recipe(NEUTRON, qat, options or CompileOptions(), None, per_channel, accuracy,
-                   keep_float_budget, calibration_inputs_fn, train_fn, dynamic_batch_size)  # fmt: skip
+    how = QuantizeOptions(
+        per_channel,
+        accuracy,
+        keep_float_budget=keep_float_budget,
+        recipe=NEUTRON.name,
+        compiling=options or CompileOptions(),
+    )
+    return _recipe(how, qat, calibration_inputs_fn, train_fn, dynamic_batch_size)
 
 
 def get_cortex_m_recipe(
@@ -60,8 +66,10 @@ def get_cortex_m_recipe(
     dynamic_batch_size: bool = False,
 ) -> ExportRecipe:
     """The recipe for the CPU alone, in int8."""
-    return _recipe(CORTEX_M, qat, CompileOptions(), core, None, accuracy, keep_float_budget,
-                   calibration_inputs_fn, train_fn, dynamic_batch_size)  # fmt: skip
+    how = QuantizeOptions(
+        accuracy=accuracy, keep_float_budget=keep_float_budget, recipe=CORTEX_M.name, core=core
+    )
+    return _recipe(how, qat, calibration_inputs_fn, train_fn, dynamic_batch_size)
 
 
 def get_npu_cpu_recipe(
@@ -95,8 +103,15 @@ def get_npu_cpu_recipe(
                 "Name it in on_npu or in on_cpu (operators_not_to_delegate), not in both.",
             )
     options = replace(options, operators_not_to_delegate=tuple(dict.fromkeys(excluded)))
-    return _recipe(NPU_CPU, qat, options, core, per_channel, accuracy, keep_float_budget,
-                   calibration_inputs_fn, train_fn, dynamic_batch_size, tuple(on_npu))  # fmt: skip
+    how = QuantizeOptions(
+        per_channel,
+        accuracy,
+        keep_float_budget=keep_float_budget,
+        recipe=NPU_CPU.name,
+        core=core,
+        compiling=options,
+    )
+    return _recipe(how, qat, calibration_inputs_fn, train_fn, dynamic_batch_size, tuple(on_npu))
 
 
 get_imxrt700_recipe = get_npu_cpu_recipe  # its name when one chip was supported
@@ -108,29 +123,22 @@ def spellings_meet(left: str, right: str) -> bool:
 
 
 def _recipe(
-    recipe: Recipe,
+    how: QuantizeOptions,
     qat: bool,
-    options: CompileOptions,
-    core: str | None,
-    per_channel: bool | None,
-    accuracy: str | AccuracyPlan,
-    budget: float,
     samples: Samples | None,
     train_fn: Train | None,
     dynamic_batch_size: bool,
     on_npu: tuple[str, ...] = (),
 ) -> ExportRecipe:
+    recipe, options = find_recipe(how.recipe), how.compiling
     _check_training(recipe, qat, samples, train_fn)
-    plan = Accuracy(find_plan(accuracy))
-    quantizer = make_quantizer(recipe.name, options, qat, per_channel)
+    plan = Accuracy(how.plan)
+    quantizer = make_quantizer(recipe.name, options, qat, how.per_channel)
     mixed: list[Any] = []
-    if budget:
+    if how.keep_float_budget:
         if samples is None:
             fail("ON110", recipe.name, "keep_float_budget is given without calibration inputs",
                  "Give calibration_inputs_fn, which it is chosen with.")  # fmt: skip
-        how = QuantizeOptions(
-            per_channel, accuracy, (), budget, recipe=recipe.name, core=core, compiling=options
-        )
         mixed = [MixedPrecision(quantizer, samples, how)]
     quantization = QuantizationRecipe(
         quantizers=[quantizer],
@@ -144,7 +152,7 @@ def _recipe(
         post_convert_passes=[fold_quantized] if qat else [show_norms],
     )
     name = f"{recipe.name}_int8_{'qat' if qat else 'ptq'}".replace("-", "_")
-    lowering = lowering_of(recipe, options, core)
+    lowering = lowering_of(recipe, options, how.core)
     partitioner = _Demanding(options, on_npu)
     before = [lambda method, program: take_partitions(program, partitioner)]
     return ExportRecipe(
