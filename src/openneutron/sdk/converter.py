@@ -5,7 +5,9 @@ Names are those of the caller. An option that NXP's converter has not is an Attr
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,5 +78,13 @@ def _convert(litert: bytes, context: CompilationContext) -> bytes:
     if converted.kernel_selection_code is not None:
         Path(os.curdir, SUFFIX).write_text(converted.kernel_selection_code)
     if "console" in (given.dumpAfterImport, given.dumpAfterGenerate):
-        print(converter_log(litert, converted), flush=True)
+        _print(converter_log(litert, converted))
     return converted.neutron_litert
+
+
+def _print(text: str) -> None:
+    """To file descriptor 1, as a program in C++ does: who captures that has put another file there."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    with open(1, "w", encoding="utf-8", closefd=False) as file:
+        file.write(f"{text}\n")
