@@ -46,9 +46,10 @@ def pytest_configure(config):
 def _why(report) -> str:
     if isinstance(report.longrepr, tuple):
         return str(report.longrepr[2])
-    crash = getattr(report.longrepr, "reprcrash", None)
+    chain = getattr(report.longrepr, "chain", ())
+    causes = [crash.message for _, crash, _ in reversed(chain) if crash]  # the last error first
     said = [text for title, text in report.sections if title == "openneutron.sdk"]
-    return " | ".join([crash.message if crash else str(report.longrepr), *said])
+    return " | ".join([*(causes or [str(report.longrepr)]), *said])
 
 
 def _write(name: str, outcome: str, why: str) -> None:

@@ -100,6 +100,8 @@ def reason(part: str, entry: dict[str, str]) -> str | None:
     """Why a test cannot pass, if that is known."""
     if entry["why"].startswith("[XPASS(strict)]"):
         return "is marked as failing with NXP's converter, and passes"
+    if "ExecuTorch has no kernel for" in entry["why"]:
+        return "ExecuTorch has no kernel for its operator"
     for line in (HERE / "expected.txt").read_text().splitlines():
         pattern, _, why = line.partition("  ")
         if line and not line.startswith("#") and fnmatchcase(f"{part}:{entry['test']}", pattern):
