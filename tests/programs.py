@@ -8,15 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from executorch.exir.delegate import executorch_call_delegate
 
-from openneutron.litert.reference import Reference
-from openneutron.package.program import CompiledProgram, delegates
+from openneutron.package.program import CompiledProgram
 from openneutron.pipeline import compile_model
 from openneutron.run.program import load_program
-from tests.lowering import _constant_of, run_delegate
-
-Inputs = tuple[torch.Tensor, ...]
+from tests.lowering import Inputs, ReferenceProgram
 
 
 def random_inputs(shapes: Sequence[Sequence[int]], seed: int, channels_last: bool = False) -> Inputs:
@@ -35,37 +31,14 @@ def small_program() -> bytes:
     return compile_model(torch.nn.Conv2d(2, 2, 1).eval(), inputs, calibration=[inputs]).pte
 
 
-class ReferenceProgram(torch.fx.Interpreter):
-    """A compiled program, its delegates computed by LiteRT and the rest by PyTorch."""
-
-    def __init__(self, compiled: CompiledProgram):
-        self.exported = compiled.edge
-        super().__init__(self.exported.graph_module)
-        modules = delegates(self.exported.graph_module)
-        self.delegates = {
-            id(module): (part.lowered, module, Reference(part.litert))
-            for module, part in zip(modules, compiled.partitions, strict=True)
-        }
-
-    def outputs(self, inputs: Inputs) -> list[np.ndarray]:
-        """The program's outputs."""
-        users = iter(inputs)
-        specs = self.exported.graph_signature.input_specs
-        found = [_constant_of(self.exported, spec) for spec in specs]
-        with torch.no_grad():
-            results = self.run(*(next(users) if value is None else value for value in found))
-        return [r.numpy() for r in results]
-
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if target is executorch_call_delegate:
-            lowered, module, reference = self.delegates[id(args[0])]
-            return run_delegate(lowered, module, args[1:], reference)
-        return super().call_function(target, args, kwargs)
+def reference_of(compiled: CompiledProgram) -> ReferenceProgram:
+    """A compiled program, its delegates computed by LiteRT."""
+    return ReferenceProgram(compiled.edge, compiled.partitions)
 
 
 def assert_runs_exactly(compiled: CompiledProgram, make: Callable[[int], Inputs], count: int) -> None:
     """The .pte on ExecuTorch's runtime gives the reference's outputs bit for bit, on `count` inputs."""
-    program, reference = load_program(compiled.pte), ReferenceProgram(compiled)
+    program, reference = load_program(compiled.pte), reference_of(compiled)
     for seed in range(1000, 1000 + count):
         inputs = make(seed)
         assert_same(program.run(inputs), reference.outputs(inputs))

@@ -59,14 +59,14 @@ def _delegated(module: nn.Module, channels_last: bool = False, **options: object
 )
 def test_fewest_transposes(module: type, channels_last: bool, npu: bool, count: int, flags: tuple) -> None:
     delegated = _delegated(module(), channels_last, use_neutron_for_format_conversion=npu)
-    (lowered,) = delegated.lowered()
+    lowered = delegated.partitions[0].lowered
     assert transposes(lowered.graph) == count
     assert (list(lowered.input_channels_last), list(lowered.output_channels_last)) == flags
 
 
 def test_every_op_knows_where_it_came_from() -> None:
     delegated = _delegated(Small())
-    (lowered,) = delegated.lowered()
+    lowered = delegated.partitions[0].lowered
     program = delegated.modules[0].original_module
     names = {n.name for n in program.graph.nodes}
     for op in lowered.graph.ops:
@@ -81,7 +81,7 @@ def test_intermediates_are_kept(tmp_path: Path) -> None:
     names = sorted(p.name for p in (tmp_path / "kept").iterdir())
     assert names == ["tag0_neutron.et.tflite", "tag0_pure.et.tflite"]
     pure = read((tmp_path / "kept" / names[1]).read_bytes())
-    (lowered,) = delegated.lowered()
+    lowered = delegated.partitions[0].lowered
     assert [op.kind for op in pure.ops] == [op.kind for op in lowered.graph.ops]
     neutron = read((tmp_path / "kept" / names[0]).read_bytes())
     assert [op.custom_name for op in neutron.ops] == ["NeutronGraph"]
@@ -98,7 +98,7 @@ def test_per_channel_weights() -> None:
     x = (torch.randn(1, 3, 8, 8),)
     quantized = quantize(Small(), [x], per_channel=True)
     delegated = delegate(quantized, x)
-    (lowered,) = delegated.lowered()
+    lowered = delegated.partitions[0].lowered
     scales = [len(op.operand(1).quant.scale) for op in lowered.graph.ops if "CONV" in op.kind.name]  # type: ignore[union-attr]
     assert scales == [8, 8]
     got, want = delegated.run(x)[0], quantized(*x)

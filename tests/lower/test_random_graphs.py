@@ -14,8 +14,9 @@ from torch import nn
 from openneutron import CustomDelegationOptions
 from openneutron.litert.reference import Reference, run_reference
 from openneutron.lower.convert import lower_cluster, lower_program
+from openneutron.package.program import inside
 from openneutron.partition.clusters import Cluster, find_clusters
-from tests.lowering import Wrapped, compute_nodes, delegate, quantize
+from tests.lowering import Wrapped, compute_nodes, quantize, take
 
 
 class RandomNet(nn.Module):
@@ -140,10 +141,10 @@ def _check(steps: Any, channels: int, channels_last: bool, npu_transposes: bool,
     inputs = (x.to(memory_format=torch.channels_last) if channels_last else x,)
     quantized = quantize(net, [inputs])
     options = CustomDelegationOptions(allow_no_op_partitions=True)  # a network may be one reshape
-    delegated = delegate(quantized, inputs, custom_delegation_options=options)
-    assert compute_nodes(delegated.manager) == [], [str(r.reject) for r in delegated.partitioner.rejected]
+    delegated = take(quantized, inputs, custom_delegation_options=options)
+    assert compute_nodes(delegated.program) == [], [str(r.reject) for r in delegated.partitioner.rejected]
     for module in delegated.modules:
-        program = module.original_module
+        program = inside(module)
         lowered = lower_program(program, npu_transposes=npu_transposes)
         recorded = _record(program, seed)
         _check_operators(program, recorded)

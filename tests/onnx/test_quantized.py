@@ -23,7 +23,7 @@ from openneutron.onnx import load_onnx
 from openneutron.pipeline import compile_model, convert_model
 from openneutron.run.program import load_program
 from tests.onnx.graphs import model, run_onnxruntime, save, value
-from tests.programs import ReferenceProgram, assert_same
+from tests.programs import assert_same, reference_of
 
 
 class _Samples(CalibrationDataReader):
@@ -118,7 +118,7 @@ def test_the_program_computes_what_onnxruntime_does(name, form, activations, per
     program = compile_model(module, module.example_inputs)
     if name != "lstm":  # onnxruntime leaves the LSTM itself in float
         assert not program.rejected
-    loaded, reference, step = load_program(program.pte), ReferenceProgram(program), last_step(module)
+    loaded, reference, step = load_program(program.pte), reference_of(program), last_step(module)
     for sample in samples:
         inputs = (torch.from_numpy(sample),)
         got = loaded.run(inputs)
@@ -165,7 +165,7 @@ def test_a_pool_with_other_parameters_clips_nothing(window, tmp_path):
     x = np.random.default_rng(0).standard_normal((1, 4, 8, 9)).astype(np.float32) * 4
     inputs = (torch.from_numpy(x),)
     got = load_program(program.pte).run(inputs)
-    assert_same(got, ReferenceProgram(program).outputs(inputs))
+    assert_same(got, reference_of(program).outputs(inputs))
     assert np.abs(got[0] - run_onnxruntime(path, [x])[0]).max() <= 0.0201
 
 

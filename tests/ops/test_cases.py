@@ -15,7 +15,8 @@ from openneutron import CustomDelegationOptions
 from openneutron.fx import op_name
 from openneutron.ops import TABLE
 from openneutron.ops.spec import Case, OpSpec
-from tests.lowering import Bundle, compute_nodes, delegate, make_inputs, output_steps, quantize
+from openneutron.package.program import inside
+from tests.lowering import Bundle, compute_nodes, make_inputs, output_steps, quantize, take
 
 RUNS = 4  # input sets compared per case, and one that calibration has not seen
 ONLY = os.environ.get("CASE")  # the label of one case, to look at it alone
@@ -46,10 +47,10 @@ def test_cases_equal_quantized_pytorch(spec: OpSpec, variant: str, cases: list[C
     batches = [make_inputs(cases, seed, last) for seed in range(RUNS)]
     quantized = quantize(Bundle(cases), batches, qat=variant == "qat")
     options = CustomDelegationOptions(allow_no_op_partitions=True)
-    delegated = delegate(quantized, batches[0], custom_delegation_options=options)
-    assert compute_nodes(delegated.manager) == [], [str(r.reject) for r in delegated.partitioner.rejected]
+    delegated = take(quantized, batches[0], custom_delegation_options=options)
+    assert compute_nodes(delegated.program) == [], [str(r.reject) for r in delegated.partitioner.rejected]
     assert len(delegated.partitioner.partitions) == 1
-    graphs = [quantized.graph, *(m.original_module.graph for m in delegated.modules)]
+    graphs = [quantized.graph, *(inside(m).graph for m in delegated.modules)]
     called = {op_name(node) for graph in graphs for node in graph.nodes}
     assert variant != "plain" or called & set(spec.names), f"no case calls {spec.name}"
     steps = output_steps(quantized)

@@ -64,7 +64,7 @@ def test_unsupported_operator_in_the_middle(channels_last: bool, npu_transposes:
     assert [r.as_dict()["op"] for r in delegated.partitioner.rejected] == ["aten.atan.default"]
     reason = delegated.partitioner.rejected[0].reject
     assert (reason.code, reason.reason) == ("ON201", "aten.atan.default is not in the operator table")
-    assert len(compute_nodes(delegated.manager)) == 1
+    assert len(compute_nodes(delegated.program)) == 1
     step = output_steps(quantized)[0]
     for batch in batches:
         assert torch.max(torch.abs(quantized(*batch) - delegated.run(batch)[0])) <= 2.001 * step
@@ -80,7 +80,7 @@ def test_no_arguments_delegate_as_much_as_possible() -> None:
     delegated = _lower(
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)), *_inputs(1, 3, 8, 8)
     )
-    assert compute_nodes(delegated.manager) == []
+    assert compute_nodes(delegated.program) == []
     assert delegated.partitioner.rejected == []
 
 
@@ -104,7 +104,7 @@ def test_to_edge_then_to_backend() -> None:
     partitioner = NeutronPartitioner(_spec(), NeutronTargetSpec("imxrt700"))
     manager = to_edge(torch.export.export(quantized, inputs)).to_backend(partitioner)
     assert partitioner.rejected == []
-    assert compute_nodes(manager) == []
+    assert compute_nodes(manager.exported_program()) == []
     got, want = load_program(manager.to_executorch().buffer).run(inputs)[0], quantized(*inputs)
     assert np.abs(np.asarray(got) - want.numpy()).max() <= 1.001 * output_steps(quantized)[0]
 
@@ -271,12 +271,12 @@ def test_a_program_of_core_operators_is_traced_once(monkeypatch) -> None:
     layers = nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=4), nn.Softmax(1)
     delegated = _lower(nn.Sequential(*layers), *_inputs(1, 3, 8, 8))
     assert len(traced) == 1
-    assert not compute_nodes(delegated.manager)
+    assert not compute_nodes(delegated.program)
 
 
 def test_convolution_without_a_batch_is_delegated() -> None:
     delegated = _lower(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), *_inputs(3, 8, 8))
-    assert compute_nodes(delegated.manager) == []
+    assert compute_nodes(delegated.program) == []
 
 
 class Residual(nn.Module):
@@ -316,7 +316,7 @@ def test_a_dequantize_step_that_the_cpu_reads_too_keeps_nothing_from_the_npu() -
             step.replace_all_uses_with(same)
     quantized.graph.eliminate_dead_code()
     quantized.recompile()
-    assert compute_nodes(delegate(quantized, inputs).manager) == ["aten_atan_default"]
+    assert compute_nodes(delegate(quantized, inputs).program) == ["aten_atan_default"]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from openneutron.options import CompileOptions
 from openneutron.pipeline import compile_model, quantize_model
 from openneutron.quantize.sequences import outputs_over
 from openneutron.run.program import load_program
-from tests.programs import ReferenceProgram, assert_same
+from tests.programs import assert_same, reference_of
 from tests.stateful.networks import frames, random_network
 
 BOTH = (CompileOptions(optimise="performance"), CompileOptions(optimise="size"))
@@ -54,7 +54,7 @@ def check_network(module: torch.nn.Module, steps: int, threads: tuple[int, ...] 
         assert len(conversions) == 2, f"{conversions}: only the input and the output are converted"
         assert len(compiled.partitions) == 1
         found.states = len(compiled.states)
-        reference = ReferenceProgram(compiled)
+        reference = reference_of(compiled)
         expected = [reference.outputs(frame) for frame in given]
         for count in threads:
             program = load_program(compiled.pte, threads=count)

@@ -14,7 +14,7 @@ from openneutron.diagnostics import OpenNeutronError
 from openneutron.inputs.samples import random_samples
 from openneutron.pipeline import compile_model
 from openneutron.run.program import load_program
-from tests.programs import ReferenceProgram, assert_same
+from tests.programs import assert_same, reference_of
 
 ROWS = 8
 Write = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
@@ -99,7 +99,7 @@ def test_a_cache_is_the_npus(write: str, mask: str):
     assert store.output.region == mc.Region.STATE  # one row is written, where the cache is
     writes = [call for call in calls if getattr(call, "output", None) and call is not store]
     assert not any(isinstance(c.output, mc.Ref) and c.output.region == mc.Region.STATE for c in writes)
-    loaded, reference = load_program(program.pte), ReferenceProgram(program)
+    loaded, reference = load_program(program.pte), reference_of(program)
     for step in (*steps(5), *steps(6)):
         assert_same(loaded.run(step), reference.outputs(step))
     for wrong in (ROWS, -1, 1 << 40):
@@ -157,7 +157,7 @@ def test_places_that_are_computed_are_the_npus(write: Write, rows: int, last: in
     assert len(program.partitions) == 1 and not program.rejected
     calls = mc.decode(program.info.payloads()[0].microcode).calls
     assert [call.count for call in calls if isinstance(call, mc.Store)] == [rows]
-    loaded, reference = load_program(program.pte), ReferenceProgram(program)
+    loaded, reference = load_program(program.pte), reference_of(program)
     for step in (*steps(), *reversed(steps())):
         assert_same(loaded.run(step), reference.outputs(step))
     for wrong in (last + 1, -1):
@@ -195,7 +195,7 @@ def test_several_rows_at_once():
     program = compile_model(Rows().eval(), steps[0], calibration=[steps])
     calls = mc.decode(program.info.payloads()[0].microcode).calls
     assert [call.count for call in calls if isinstance(call, mc.Store)] == [3]
-    loaded, reference = load_program(program.pte), ReferenceProgram(program)
+    loaded, reference = load_program(program.pte), reference_of(program)
     for step in steps:
         assert_same(loaded.run(step), reference.outputs(step))
 
