@@ -28,7 +28,7 @@ from openneutron.package.pte import ProgramInfo, TensorSpec, check_program, pars
 from openneutron.report.addresses import buffers, reads, writes
 from openneutron.report.cost_model import error_label
 from openneutron.report.data import assemble
-from openneutron.report.nodes import Ids, NodeEntry
+from openneutron.report.nodes import Ids, NodeWalk
 from openneutron.report.summary import best_hint
 from openneutron.run.program_steps import MethodSteps, ProgramStep, ProgramTensor, program_steps
 from openneutron.targets.chip import Target
@@ -56,7 +56,7 @@ def report_from_program(path: Path | str, *, note: str = "") -> dict[str, Any]:
     walk = _Walk(target)
     methods = {name: m for name, m in program_steps(raw, arguments, where).items() if m.steps}
     for name, steps in methods.items():  # one without steps returns constants: scales of int8 inputs, say
-        walk.method(name, steps, payloads[name])
+        walk.walk(name, steps, payloads[name])
     every = [p for group in payloads.values() for p in group if p is not None]
     summary = _summary(Path(path), info, walk, every, target) | {"methods": list(methods), "verified": None}
     return assemble(
@@ -93,12 +93,12 @@ def _target(payloads: dict[str, list[Payload | None]]) -> Target:
     return find_target(name)
 
 
-class _Walk:
+class _Walk(NodeWalk):
     """Collects nodes, events and memory over the methods of a program."""
 
     def __init__(self, target: Target):
+        super().__init__()
         self.target = target
-        self.nodes: list[NodeEntry] = []
         self.events: list[Event] = []
         self.memory: list[dict[str, Any]] = []
         self.scratch = 0
@@ -106,38 +106,36 @@ class _Walk:
         self._now = 0
         self._names: Counter[str] = Counter()
 
-    def method(self, name: str, method: MethodSteps, payloads: Sequence[Payload | None]) -> None:
+    def walk(self, name: str, method: MethodSteps, payloads: Sequence[Payload | None]) -> None:
+        """One method of the program."""
+        self.method = name
         made: dict[Place, Ids] = {}
         for number, tensor in enumerate(method.inputs):
-            made[tensor.place] = self._node(f"input_{number}", "input", "io", None, name, (), tensor.spec)
+            made[tensor.place] = self._node(f"input_{number}", "input", (), tensor.spec)
         for step in method.steps:
             inputs = tuple(dict.fromkeys(i for t in step.inputs for i in made.get(t.place, ())))
             if step.delegate is None:
-                ids = self._operator(name, step, inputs)
+                ids = self._operator(step, inputs)
                 made |= {t.place: ids for t in step.outputs}
             else:
-                made |= self._delegate(name, step, payloads[step.delegate], made)
+                self.partition = len(self.memory)
+                made |= self._delegate(self.partition, step, payloads[step.delegate], made)
+                self.partition = None
         for number, tensor in enumerate(method.outputs):
-            source = made.get(tensor.place, ())
-            self._node(f"output_{number}", "output", "io", None, name, source, tensor.spec)
+            self._node(f"output_{number}", "output", made.get(tensor.place, ()), tensor.spec)
 
-    def _node(
-        self, name: str, op: str, where: str, partition: int | None, method: str, inputs: Ids,
-        spec: TensorSpec | None, macs: int = 0,
-    ) -> Ids:  # fmt: skip
+    def _node(self, name: str, op: str, inputs: Ids, spec: TensorSpec | None, macs: int = 0) -> Ids:
         self._names[name] += 1
         if (times := self._names[name]) > 1:
             name = f"{name}_{times - 1}"
         shape, dtype = ((), "int8") if spec is None else (spec.shape, spec.dtype)
-        number = len(self.nodes)
-        self.nodes.append(NodeEntry(number, name, op, where, partition, method, inputs, shape, dtype, macs))
-        return (number,)
+        return self.append(name, op, inputs, shape, dtype, macs)
 
     def _add(self, event: Event) -> None:
         self.events.append(replace(event, start=self._now))
         self._now += event.advance
 
-    def _operator(self, method: str, step: ProgramStep, inputs: Ids) -> Ids:
+    def _operator(self, step: ProgramStep, inputs: Ids) -> Ids:
         """An operator on the CPU; a program names it by its out variant."""
         out = step.outputs[0].spec if step.outputs else None
         shapes = tuple(t.spec.shape for t in step.inputs)
@@ -147,23 +145,22 @@ class _Walk:
         if op.is_view:
             return inputs
         name = step.operator.replace("::", "_").replace(".", "_")
-        ids = self._node(name, step.operator, "cpu", None, method, inputs, out, op.macs)
+        ids = self._node(name, step.operator, inputs, out, op.macs)
         cycles = cpu_cycles(op, self.target)
         node = self.nodes[ids[0]].name
         reads = tuple(f"value_{t.number}" for t in step.inputs)
         writes = tuple(f"value_{t.number}" for t in step.outputs)
         self._add(
             Event(
-                op.kind, node, step.operator, method, None, None, (node,), 0, cycles, cycles, "cpu",
+                op.kind, node, step.operator, self.method, None, None, (node,), 0, cycles, cycles, "cpu",
                 op.macs, moved, reads, writes, saved=cpu_cycles(op, self.target, portable=True) - cycles,
             )
         )  # fmt: skip
         return ids
 
     def _delegate(
-        self, method: str, step: ProgramStep, payload: Payload | None, made: dict[Place, Ids]
+        self, partition: int, step: ProgramStep, payload: Payload | None, made: dict[Place, Ids]
     ) -> dict[Place, Ids]:
-        partition = len(self.memory)
         scratch, prefetch = (
             (0, 0) if payload is None else (payload.words.scratch_bytes, payload.words.prefetch_bytes)
         )
@@ -174,12 +171,12 @@ class _Walk:
         if payload is None or not payload.is_open:
             self.known = False
             if payload is not None:
-                self._transposes(method, payload.inputs, step.inputs, partition)
-                self._transposes(method, payload.outputs, step.outputs, partition)
+                self._transposes(payload.inputs, step.inputs)
+                self._transposes(payload.outputs, step.outputs)
             every = tuple(i for ids in arguments for i in ids)
-            ids = self._node(f"delegate_{partition}", step.operator, "npu", partition, method, every, None)
+            ids = self._node(f"delegate_{partition}", step.operator, every, None)
             return {t.place: ids for t in step.outputs}
-        self._transposes(method, payload.inputs, step.inputs, partition)
+        self._transposes(payload.inputs, step.inputs)
         calls = mc.decode(payload.microcode).calls
         infos = [
             CallInfo(
@@ -188,20 +185,20 @@ class _Walk:
             )
             for call, cost in zip(calls, costs_of(calls, self.target), strict=True)
         ]  # fmt: skip
-        names = self._calls(method, partition, infos, payload, arguments)
+        names = self._calls(infos, payload, arguments)
         begin = len(self.events)
         ends = frozenset(str(r) for c in calls for r in (*reads(c), *writes(c)) if r.region in _ENDS)
-        for event in npu_events(method, infos, partition, self.target, names, ends):
+        for event in npu_events(self.method, infos, partition, self.target, names, ends):
             self._add(event)
         self.memory[partition]["buffers"] = [b | _shifted(b, begin) for b in buffers(calls)]
-        self._transposes(method, payload.outputs, step.outputs, partition)
+        self._transposes(payload.outputs, step.outputs)
         last = self._last_writers
         return {
             tensor.place: last.get((mc.Region.OUTPUT, index), ()) for index, tensor in enumerate(step.outputs)
         }
 
     def _calls(
-        self, method: str, partition: int, infos: Sequence[CallInfo], payload: Payload, inputs: Sequence[Ids]
+        self, infos: Sequence[CallInfo], payload: Payload, inputs: Sequence[Ids]
     ) -> list[tuple[str, ...]]:
         """A node for every kernel call, linked by the addresses; the nodes' names, call by call."""
         self._last_writers: dict[tuple[int, int], Ids] = {
@@ -216,8 +213,8 @@ class _Walk:
             writers = (self._last_writers.get(_key(ref), ()) for ref in reads(info.call))
             sources = tuple(dict.fromkeys(i for ids in writers for i in ids))
             kernel = info.call.kernel.name
-            name = f"delegate_{partition}_{kernel.lower()}"
-            ids = self._node(name, kernel, "npu", partition, method, sources, None, info.cost.macs)
+            name = f"delegate_{self.partition}_{kernel.lower()}"
+            ids = self._node(name, kernel, sources, None, info.cost.macs)
             self._last_writers |= {_key(ref): ids for ref in writes(info.call)}
             names.append((self.nodes[ids[0]].name,))
         # A copy or a wait is for the call that follows it.
@@ -225,21 +222,19 @@ class _Walk:
             names[number] = names[number] or names[number + 1]
         return names
 
-    def _transposes(
-        self, method: str, ports: Sequence[Port], tensors: Sequence[ProgramTensor], partition: int
-    ) -> None:
+    def _transposes(self, ports: Sequence[Port], tensors: Sequence[ProgramTensor]) -> None:
         """What the runtime does with the inputs or outputs of a delegate, whoever made it."""
         for port, tensor in zip(ports, tensors, strict=False):
             if port.format == CHANNELS_LAST:
-                self._transpose(method, tensor, partition)
+                self._transpose(tensor)
 
-    def _transpose(self, method: str, tensor: ProgramTensor, partition: int) -> None:
+    def _transpose(self, tensor: ProgramTensor) -> None:
         nbytes, name = _nbytes(tensor.spec), f"value_{tensor.number}"
         cycles = transpose_cycles(nbytes, self.target)
         self._add(
             Event(
-                "transpose", f"{name}_transposed", "transpose", method, partition, None, (), 0, cycles,
-                cycles, "cpu", 0, 2 * nbytes, (name,), (f"{name}_transposed",), True,
+                "transpose", f"{name}_transposed", "transpose", self.method, self.partition, None, (), 0,
+                cycles, cycles, "cpu", 0, 2 * nbytes, (name,), (f"{name}_transposed",), True,
             )
         )  # fmt: skip
 

@@ -100,8 +100,8 @@ def report_of(data: Any, where: str) -> Loaded:
 def _check_types(summary: Mapping[str, Any], where: str) -> None:
     """Refuse a figure that is no number, and names that are no text."""
     for key in (*(key for key, *_ in FIGURES if key != "cpu_nodes"), "time_us_measured"):
-        known = summary.get(key) is not None or key in ("partitions", "scratch_bytes", "program_bytes")
-        if known and not _is_number(summary[key]):
+        is_given = summary.get(key) is not None or key in ("partitions", "scratch_bytes", "program_bytes")
+        if is_given and not _is_number(summary[key]):
             _not_a_report(where, f"'{key}' is not a number")
     for key in ("kernels", "unknown"):
         names = summary.get(key) or []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import torch
@@ -48,47 +49,67 @@ def program_nodes(program: CompiledProgram) -> list[NodeEntry]:
     return walk.nodes
 
 
-class _Walk:
+class NodeWalk:
+    """Collects operators as a walk comes by them, in one method of a program and one partition at a time."""
+
     def __init__(self) -> None:
         self.nodes: list[NodeEntry] = []
-        self._partitions = 0
+        self.method = ""
+        self.partition: int | None = None  # None outside delegates
+
+    def append(self, name: str, op: str, inputs: Ids, shape: Sequence[int], dtype: str, macs: int = 0) -> Ids:
+        """An operator where the walk is; its id."""
+        where = "npu" if self.partition is not None else "io" if op in ("input", "output") else "cpu"
+        entry = NodeEntry(
+            len(self.nodes), name, op, where, self.partition, self.method, inputs, tuple(shape), dtype, macs
+        )
+        self.nodes.append(entry)
+        return (entry.id,)
+
+
+class _Walk(NodeWalk):
+    def __init__(self) -> None:
+        super().__init__()
+        self._partitions = count()
 
     def program(self, method: str, exported: ExportedProgram) -> None:
+        self.method = method
         specs = exported.graph_signature.input_specs
         users = {s.arg.name for s in specs if s.kind is InputKind.USER_INPUT and hasattr(s.arg, "name")}
         made: dict[Node, Ids] = {}
         outputs: dict[Node, list[Ids]] = {}  # of delegates
         for node in exported.graph.nodes:
             if node.op == "placeholder":
-                made[node] = self._add(node, "input", "io", None, method, ()) if node.name in users else ()
+                made[node] = self._add(node, "input", ()) if node.name in users else ()
             elif node.op == "output":
-                self._outputs(node, method, made)
+                self._outputs(node, made)
             elif node.op != "call_function":
                 made[node] = ()
             elif node.target is executorch_call_delegate:
                 lowered = getattr(exported.graph_module, node.args[0].target)
                 arguments = [made[a] for a in node.args[1:]]
-                outputs[node] = self._delegate(lowered, arguments, method)
+                self.partition = next(self._partitions)
+                outputs[node] = self._delegate(lowered, arguments)
+                self.partition = None
                 made[node] = tuple(i for ids in outputs[node] for i in ids)
             elif node.target is operator.getitem:
                 source, index = node.args
                 made[node] = outputs[source][index] if source in outputs else made[source]
             else:
                 name = op_name(node) or str(node.target)
-                made[node] = self._add(node, name, "cpu", None, method, _sources(node, made))
+                made[node] = self._add(node, name, _sources(node, made))
 
-    def _outputs(self, node: Node, method: str, made: dict[Node, Ids]) -> None:
+    def _outputs(self, node: Node, made: dict[Node, Ids]) -> None:
         values = node.args[0] if isinstance(node.args[0], list | tuple) else [node.args[0]]
         for number, value in enumerate(values):
             if isinstance(value, Node):
-                self._append(f"output_{number}", "output", "io", None, method, made[value], *_type(value))
+                self.append(f"output_{number}", "output", made[value], *_type(value))
 
-    def _delegate(self, lowered: Any, arguments: list[Ids], method: str) -> list[Ids]:
+    def _delegate(self, lowered: Any, arguments: list[Ids]) -> list[Ids]:
         """The nodes of a partition; what its outputs are made by."""
-        number, self._partitions = self._partitions, self._partitions + 1
         info = lowered.meta.get("_delegate_info_meta")
         if isinstance(info, Partition) and info.lowered.naive is info.lowered.graph:
-            return self._litert(info.lowered.graph, arguments, method, number)
+            return self._litert(info.lowered.graph, arguments)
         inner = inside(lowered)
         names = iter(arguments)
         users = set(inner.graph_signature.user_inputs)
@@ -106,37 +127,25 @@ class _Walk:
             else:
                 # Without an input that is no constant it is computed at compile time.
                 inputs = _sources(node, made)
-                made[node] = self._add(node, op_name(node), "npu", number, method, inputs) if inputs else ()
+                made[node] = self._add(node, op_name(node), inputs) if inputs else ()
         return []
 
-    def _litert(self, graph: Graph, arguments: list[Ids], method: str, number: int) -> list[Ids]:
+    def _litert(self, graph: Graph, arguments: list[Ids]) -> list[Ids]:
         """The operators of a LiteRT model, named after what they write."""
         made: dict[str, Ids] = {t.name: ids for t, ids in zip(graph.given, arguments, strict=True)}
         for op in graph.ops:
             inputs = [made.get(t.name, ()) for t in op.inputs if t is not None]
             ids = tuple(dict.fromkeys(i for source in inputs for i in source))
             out = op.outputs[0]
-            entry = self._append(
-                out.name, op.custom_name or op.kind.name, "npu", number, method, ids, out.shape, out.dtype
-            )
+            entry = self.append(out.name, op.custom_name or op.kind.name, ids, out.shape, out.dtype)
             made |= {t.name: entry for t in op.outputs}
         return [made.get(t.name, ()) for t in graph.returned]
 
-    def _add(self, node: Node, op: str, where: str, partition: int | None, method: str, inputs: Ids) -> Ids:
+    def _add(self, node: Node, op: str, inputs: Ids) -> Ids:
         macs = operator_of(node).macs if node.op == "call_function" else 0
         shape, dtype = _type(node)
-        dtype = _quantized_type(node) if where == "npu" else dtype
-        return self._append(node.name, op, where, partition, method, inputs, shape, dtype, macs)
-
-    def _append(
-        self, name: str, op: str, where: str, partition: int | None, method: str, inputs: Ids,
-        shape: Sequence[int], dtype: str, macs: int = 0,
-    ) -> Ids:  # fmt: skip
-        number = len(self.nodes)
-        self.nodes.append(
-            NodeEntry(number, name, op, where, partition, method, inputs, tuple(shape), dtype, macs)
-        )
-        return (number,)
+        dtype = dtype if self.partition is None else _quantized_type(node)
+        return self.append(node.name, op, inputs, shape, dtype, macs)
 
 
 def _sources(node: Node, made: dict[Node, Ids]) -> Ids:
