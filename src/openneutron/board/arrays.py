@@ -42,11 +42,12 @@ def to_memory(array: np.ndarray, spec: TensorSpec | None) -> bytes:
 
 def compare_arrays(ours: np.ndarray, theirs: np.ndarray, where: str, code: str, hint: str) -> Comparison:
     """Compare an output with the host's: integers must be equal, floats within a millionth."""
-    found = difference(ours, theirs)
-    if found.equal < found.values and not (theirs.dtype.kind == "f" and found.worst <= TOLERANCE):
-        off_by = f", by up to {found.worst:.1e} of the largest" if found.worst else ""
-        fail(code, where, f"{found.values - found.equal} of {found.values} values differ{off_by}", hint)
-    return found
+    comparison = difference(ours, theirs)
+    differing = comparison.values - comparison.equal
+    if differing and not (theirs.dtype.kind == "f" and comparison.worst <= TOLERANCE):
+        off_by = f", by up to {comparison.worst:.1e} of the largest" if comparison.worst else ""
+        fail(code, where, f"{differing} of {comparison.values} values differ{off_by}", hint)
+    return comparison
 
 
 def difference(ours: np.ndarray, theirs: np.ndarray) -> Comparison:

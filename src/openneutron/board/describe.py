@@ -29,16 +29,16 @@ def describe_program(data: bytes, info: ProgramInfo, where: str) -> list[str]:
 
 def unknown_parts(info: ProgramInfo) -> list[str]:
     """A sentence for everything of a program that cannot be known."""
-    found = []
+    unknown = []
     for delegate in info.delegates:
         payload = delegate.known_payload()
         if not delegate.is_neutron:
-            found.append(f"What the backend {delegate.backend} does: its format is its own.")
+            unknown.append(f"What the backend {delegate.backend} does: its format is its own.")
         elif payload is None:
-            found.append(UNKNOWN_PAYLOAD)
+            unknown.append(UNKNOWN_PAYLOAD)
         elif not payload.is_open:
-            found.append(UNKNOWN_CALLS)
-    return list(dict.fromkeys(found))
+            unknown.append(UNKNOWN_CALLS)
+    return list(dict.fromkeys(unknown))
 
 
 def _input_args(delegate: Delegate) -> int:
@@ -58,8 +58,8 @@ def _method(info: ProgramInfo, method: MethodInfo, steps: MethodSteps) -> list[s
     if not method.delegates:
         lines.append("  no delegate: the CPU computes everything")
     for op in sorted(set(method.operators)):
-        known = op in MODELRUNNER.operators or op.startswith("executorch_prim::")
-        lines.append(f"  CPU operator {op}{'' if known else ': not in ' + MODELRUNNER.name}")
+        has_kernel = op in MODELRUNNER.operators or op.startswith("executorch_prim::")
+        lines.append(f"  CPU operator {op}{'' if has_kernel else ': not in ' + MODELRUNNER.name}")
     problems = find_problems(info, method, MODELRUNNER)
     lines += [f"  not for {MODELRUNNER.name}: {p.problem}" for p in problems]
     if not problems:
@@ -101,12 +101,12 @@ def _ports(
     # The arguments of a call are its inputs and then its outputs; an output's number counts from the first.
     for kind, ports, tensors in (("input", payload.inputs, inputs), ("output", payload.outputs, outputs)):
         for number, port in enumerate(ports):
-            known = port.argument < len(tensors)
-            what = _spec(tensors[port.argument].spec) if known else f"argument {port.argument}"
+            is_planned = port.argument < len(tensors)
+            what = _spec(tensors[port.argument].spec) if is_planned else f"argument {port.argument}"
             way = "transposed to channels last" if kind == "input" else "transposed from channels last"
             form = f"{way} by the runtime" if port.format == CHANNELS_LAST else "as it lies in memory"
             lines.append(
-                f"{kind} {number}: {what}, {form}{_padding(tensors[port.argument]) if known else ''}"
+                f"{kind} {number}: {what}, {form}{_padding(tensors[port.argument]) if is_planned else ''}"
             )
     return lines
 

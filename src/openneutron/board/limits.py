@@ -87,11 +87,10 @@ def find_problems(info: ProgramInfo, method: MethodInfo, firmware: BoardFirmware
 
 def check_fits_board(info: ProgramInfo, method: MethodInfo, firmware: BoardFirmware, where: str) -> None:
     """Refuse a program that cannot run on a firmware."""
-    found = find_problems(info, method, firmware)
-    if found:
-        problems = "; ".join(p.problem for p in found)
-        fail("ON725", where, f"does not run on {firmware.name}: {problems}",
-             " ".join(dict.fromkeys(p.hint for p in found)))  # fmt: skip
+    if problems := find_problems(info, method, firmware):
+        sentences, hints = (p.problem for p in problems), (p.hint for p in problems)
+        fail("ON725", where, f"does not run on {firmware.name}: {'; '.join(sentences)}",
+             " ".join(dict.fromkeys(hints)))  # fmt: skip
 
 
 def check_microcode(hello: Hello, where: str) -> None:
@@ -103,8 +102,8 @@ def check_microcode(hello: Hello, where: str) -> None:
 
 def temporary_need(method: MethodInfo) -> int:
     """What the delegate with the most takes from the temporary allocator."""
-    found = [(d, d.known_payload()) for d in method.delegates]
-    return max((d.temporary_bytes + p.words.prefetch_bytes for d, p in found if p is not None), default=0)
+    payloads = [(d, d.known_payload()) for d in method.delegates]
+    return max((d.temporary_bytes + p.words.prefetch_bytes for d, p in payloads if p is not None), default=0)
 
 
 def result_need(method: MethodInfo) -> int:
@@ -151,20 +150,22 @@ def _sizes(info: ProgramInfo, method: MethodInfo, firmware: BoardFirmware) -> li
 
 
 def _ports(method: MethodInfo, firmware: BoardFirmware) -> list[Problem]:
-    found = []
+    problems = []
     if len(method.inputs) != 1 and not firmware.ours:
-        found.append(Problem(f"it takes one input, not {len(method.inputs)}",
+        problems.append(Problem(f"it takes one input, not {len(method.inputs)}",
                              "Give the model one input that is split inside, or use OpenNeutron's firmware: "
                              "openneutron firmware --serve."))  # fmt: skip
     for kind, specs in (("input", method.inputs), ("output", method.outputs)):
         for i, spec in enumerate(specs):
             if spec is None and not firmware.ours:
-                found.append(
+                problems.append(
                     Problem(f"{kind} {i} is a number, not a tensor", "Make it a tensor of one element.")
                 )
             elif spec is not None and (numpy_dtype(spec) is None or spec.dtype not in DTYPES.values()):
-                found.append(Problem(f"{kind} {i} has the type {spec.dtype}", "Convert it inside the model."))
-    return found
+                problems.append(
+                    Problem(f"{kind} {i} has the type {spec.dtype}", "Convert it inside the model.")
+                )
+    return problems
 
 
 def _operators(method: MethodInfo, firmware: BoardFirmware) -> list[Problem]:

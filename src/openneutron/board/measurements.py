@@ -27,10 +27,10 @@ def measured_path(program: Path) -> Path:
 def read_measurements(program: Path, data: bytes) -> list[dict[str, Any]]:
     """The measurements of this very program, oldest first; none if there are none, or they are damaged."""
     try:
-        found = json.loads(read_text(measured_path(program), "ON608"))
-        if found["schema"] != SCHEMA or found["program"] != hashlib.sha256(data).hexdigest():
+        document = json.loads(read_text(measured_path(program), "ON608"))
+        if document["schema"] != SCHEMA or document["program"] != hashlib.sha256(data).hexdigest():
             return []
-        rows = [_row(row) for row in found["runs"]]
+        rows = [_row(row) for row in document["runs"]]
         return rows if all(row["unit"] in ("microseconds", "instructions") for row in rows) else []
     except Exception:  # not there, not JSON, not ours: as if nothing had been measured
         return []

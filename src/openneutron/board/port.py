@@ -125,8 +125,8 @@ def _open_socket(name: str) -> SocketPort:
 
 
 def _hint(name: str) -> str:
-    found = _ports()
-    listing = f"Serial ports here: {', '.join(found)}." if found else "No serial port is plugged in here."
+    ports = _ports()
+    listing = f"Serial ports here: {', '.join(ports)}." if ports else "No serial port is plugged in here."
     return f"{listing} Is it used by another program, or may you not open it (group dialout)?"
 
 
@@ -141,6 +141,6 @@ def _ports() -> list[str]:
 
 def _reason(error: BaseException) -> str:
     number = getattr(error, "errno", None)  # pyserial repeats the name and the number in its text
-    known = os.strerror(number) if isinstance(number, int) and number > 0 else ""
-    text = known or getattr(error, "strerror", None) or str(error) or type(error).__name__
+    message = os.strerror(number) if isinstance(number, int) and number > 0 else ""
+    text = message or getattr(error, "strerror", None) or str(error) or type(error).__name__
     return str(text).splitlines()[0]

@@ -83,10 +83,10 @@ class Board:
         if method.name != first and not self.firmware.ours:
             fail("ON725", name, f"does not run on {self.firmware.name}: it runs the first method, {first}",
                  "Compile the method as a program of its own.")  # fmt: skip
-        found = self._client.load_model(data, advance)
+        description = self._client.load_model(data, advance)
         if method.name != first:
-            found = self._client.select(method.name)
-        self._check_description(found, method)
+            description = self._client.select(method.name)
+        self._check_description(description, method)
 
     def run(self, method: MethodInfo, inputs: Sequence[Arrays], advance: Advance) -> BoardRun:
         """Run the method that is loaded on every input."""

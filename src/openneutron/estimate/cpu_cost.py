@@ -157,8 +157,8 @@ def operator_of(node: Node) -> Operator:
 
 def are_floats(types: Iterable[str]) -> bool:
     """Whether an operator that reads and writes these computes with float32 alone; conditions are bools."""
-    found = set(types)
-    return "float32" in found and found <= {"float32", "bool"}
+    dtypes = set(types)
+    return "float32" in dtypes and dtypes <= {"float32", "bool"}
 
 
 def sizes_of(tensor: Tensor) -> tuple[int, ...]:

@@ -87,11 +87,11 @@ def _takes(module: GraphModule, inputs: tuple[Any, ...]) -> bool:
         and len(leaves) == len(takes)
         and all(
             isinstance(value, torch.Tensor)
-            and isinstance(found, torch.Tensor)
+            and isinstance(leaf, torch.Tensor)
             and all(isinstance(d, int) for d in value.shape)
-            and value.shape == found.shape
-            and value.dtype == found.dtype
-            for value, found in zip(takes, leaves, strict=True)
+            and value.shape == leaf.shape
+            and value.dtype == leaf.dtype
+            for value, leaf in zip(takes, leaves, strict=True)
         )
     )
 
@@ -153,9 +153,9 @@ class _Lifting:
         specs: list[InputSpec] = []
         state: dict[str, Any] = {}
         constants: dict[str, Any] = {}
-        for kind, persistent, found in self._tensors():
-            for target in [name for name in found if name in readers]:
-                value = found[target]
+        for kind, persistent, tensors in self._tensors():
+            for target in [name for name in tensors if name in readers]:
+                value = tensors[target]
                 first, *others = readers.pop(target)
                 self._placeholder(first, _PREFIX[kind] + target.replace(".", "_"), value)
                 self.env.update((node, self.env[first]) for node in others)

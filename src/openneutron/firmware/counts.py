@@ -42,7 +42,7 @@ class CountedStep:
 def counted_steps(program: WholeProgram, run: WholeRun) -> list[CountedStep]:
     """The steps of a run with their estimates."""
     payloads = {name: [d.payload() for d in m.delegates] for name, m in program.info.methods.items()}
-    arguments = {name: [p.input_args for p in found] for name, found in payloads.items()}
+    arguments = {name: [p.input_args for p in parts] for name, parts in payloads.items()}
     steps = program_steps(program.data, arguments, program.name)
     target = find_target(program.target)
 
@@ -55,13 +55,13 @@ def counted_steps(program: WholeProgram, run: WholeRun) -> list[CountedStep]:
         op = Operator(step.operator, shapes, step.outputs[0].spec.shape, is_float=is_float)
         return cpu_cycles(op, target)
 
-    found = []
+    counted = []
     for count in run.steps:
-        known = steps[count.method].steps
-        same = count.number < len(known) and known[count.number].outputs
-        cycles = estimate(count.method, known[count.number]) if same else 0
-        found.append(CountedStep(count, cycles))
-    return found
+        planned = steps[count.method].steps
+        same = count.number < len(planned) and planned[count.number].outputs
+        cycles = estimate(count.method, planned[count.number]) if same else 0
+        counted.append(CountedStep(count, cycles))
+    return counted
 
 
 def write_counts(firmware: WholeFirmware, steps: list[CountedStep]) -> Path:

@@ -117,9 +117,9 @@ def run_firmware_sequence(
     raw = (a.tobytes() for inputs in frames for arrays in inputs for a in arrays)
     (folder / "inputs.bin").write_bytes(b"".join(raw))
     emulate(firmware.core, firmware.image, folder, timeout)
-    found = (folder / "outputs.bin").read_bytes()
-    each = len(found) // len(frames)
-    return [_outputs(firmware.program, found[i * each : (i + 1) * each]) for i in range(len(frames))]
+    data = (folder / "outputs.bin").read_bytes()
+    each = len(data) // len(frames)
+    return [_outputs(firmware.program, data[i * each : (i + 1) * each]) for i in range(len(frames))]
 
 
 def run_host(program: FirmwareProgram, inputs: Sequence[Arrays]) -> list[Arrays]:

@@ -73,8 +73,8 @@ def main_code(firmware: WholeFirmware, template: str = "main.cpp") -> str:
 def runtime_files() -> list[Path]:
     """The sources of the driver, its kernels and the delegate."""
     runtime = runtime_folder()
-    found = [*sorted((runtime / "src").glob("*.c")), *sorted((runtime / "kernels").glob("*.c"))]
-    return [*found, runtime / "executorch/neutron_backend.cpp", runtime / "executorch/payload.cpp"]
+    sources = [*sorted((runtime / "src").glob("*.c")), *sorted((runtime / "kernels").glob("*.c"))]
+    return [*sources, runtime / "executorch/neutron_backend.cpp", runtime / "executorch/payload.cpp"]
 
 
 def source_groups(firmware: WholeFirmware, sources: Sources) -> dict[str, list[str]]:

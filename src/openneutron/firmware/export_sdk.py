@@ -50,8 +50,8 @@ def is_stock_program(path: Path) -> bool:
     """Whether NXP's converter made the delegates of a program."""
     data, where = read_program(path)
     info = parse_program(data, where, check_program(data, where))
-    found = [d.known_payload() for d in info.delegates]
-    return any(payload is not None and not payload.is_open for payload in found)
+    payloads = [d.known_payload() for d in info.delegates]
+    return any(payload is not None and not payload.is_open for payload in payloads)
 
 
 def stock_firmware(

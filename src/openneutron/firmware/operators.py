@@ -135,8 +135,8 @@ def find_kernels(operators: Sequence[str], sources: Sources, *, portable: bool =
         cmsis_nn = _follow_calls(calling, sources.cmsis_nn)
     if any(op.startswith(PRIM) for op in names):
         files |= {sources.executorch / f"kernels/prim_ops/{name}.cpp": "cpu" for name in _PRIM_FILES}
-    found = tuple((group, file) for file, group in files.items())
-    return Kernels(tuple(names), found, tuple(cmsis_nn), tuple(folders), tuple(ours))
+    grouped = tuple((group, file) for file, group in files.items())
+    return Kernels(tuple(names), grouped, tuple(cmsis_nn), tuple(folders), tuple(ours))
 
 
 def _fast_kernels(
@@ -182,10 +182,10 @@ def _functions(path: Path) -> dict[str, str]:
 
 def _defining(function: str, texts: dict[Path, str]) -> Path | None:
     word = re.compile(rf"\b{function}\b")
-    found = [file for file, text in texts.items() if word.search(text)]
+    candidates = [file for file, text in texts.items() if word.search(text)]
     # Some kernels call others: the one with the nearest name defines it.
     stem = function.removesuffix("_out")
-    return min(found, key=lambda f: abs(len(f.stem.removeprefix("op_")) - len(stem)) if stem.startswith(
+    return min(candidates, key=lambda f: abs(len(f.stem.removeprefix("op_")) - len(stem)) if stem.startswith(
         f.stem.removeprefix("op_")) else 99, default=None)  # fmt: skip
 
 
@@ -205,10 +205,10 @@ def _follow_includes(source: Path, root: Path, files: dict[Path, str]) -> None:
             beside = [header.with_suffix(".cpp")]
             if header.name == "pattern.h":
                 beside = sorted(header.parent.glob("*.cpp"))
-            for found in beside:
-                if found.exists() and found not in files:
-                    files[found] = "cpushared"
-                    todo.append(found)
+            for source in beside:
+                if source.exists() and source not in files:
+                    files[source] = "cpushared"
+                    todo.append(source)
 
 
 def _follow_calls(texts: Iterable[str], root: Path) -> list[Path]:
@@ -222,10 +222,10 @@ def _follow_calls(texts: Iterable[str], root: Path) -> list[Path]:
     names = {name for text in texts for name in re.findall(r"\barm_\w+", text)}
     result: set[Path] = set()
     while names:
-        found = defines.get(names.pop())
-        if found is not None and found not in result:
-            result.add(found)
-            names |= set(re.findall(r"\barm_\w+", sources[found]))
+        source = defines.get(names.pop())
+        if source is not None and source not in result:
+            result.add(source)
+            names |= set(re.findall(r"\barm_\w+", sources[source]))
     # Tables are data: no call leads to them.
     tables = [file for file in sources if "tables" in file.stem.lower()]
     return sorted(result | set(tables))

@@ -68,8 +68,8 @@ def build_server(
 ) -> Path:
     """The image that serves programs with these CPU operators and every Neutron kernel; kept in the cache."""
     names = tuple(sorted(set(operators)))
-    known = wheel_operators()
-    unknown = [op for op in names if op not in known and not op.startswith(PRIM)]
+    portable = wheel_operators()
+    unknown = [op for op in names if op not in portable and not op.startswith(PRIM)]
     if unknown:
         fail("ON709", "firmware", f"there is no kernel for the target for {', '.join(unknown)}",
              "Compile the model so that it is not needed.")  # fmt: skip

@@ -58,13 +58,13 @@ class ImageSize:
     @property
     def groups(self) -> tuple[Size, ...]:
         """Text, data and bss of every group."""
-        found = {part.group: Size(part.group, "") for part in self.parts}
+        sums = {part.group: Size(part.group, "") for part in self.parts}
         for part in self.parts:
-            old = found[part.group]
-            found[part.group] = replace(
+            old = sums[part.group]
+            sums[part.group] = replace(
                 old, text=old.text + part.text, data=old.data + part.data, bss=old.bss + part.bss
             )
-        return tuple(found.values())
+        return tuple(sums.values())
 
     def _text(self, *groups: str) -> int:
         return sum(part.text for part in self.parts if part.group in groups)
@@ -93,10 +93,10 @@ def _column(section: str) -> str | None:
 
 
 def _part(file: str) -> tuple[str, str]:
-    found = _OBJECT.search(file)
-    if found is None:  # a member of an archive that came with the compiler
+    match = _OBJECT.search(file)
+    if match is None:  # a member of an archive that came with the compiler
         return "C library", "libc, libm, libstdc++, libgcc"
-    group, name = found.groups()
+    group, name = match.groups()
     if group == "kernel":
         return "kernel", name.upper()
     if group == "src":

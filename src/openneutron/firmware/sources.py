@@ -93,18 +93,18 @@ class Sources:
         files = [f for part in _CODE for f in (self.executorch / part).rglob("*")
                  if f.suffix in (".h", ".cpp", ".fbs", ".yaml", ".ini")]  # fmt: skip
         files += list(self.flatbuffers.rglob("*.h"))
-        found = digest_of(files)
+        digests = digest_of(files)
         if self.cmsis_nn is not None:
-            found += digest_of(f for f in self.cmsis_nn.rglob("*.[ch]"))
-        return hashlib.sha256(found.encode()).hexdigest()
+            digests += digest_of(f for f in self.cmsis_nn.rglob("*.[ch]"))
+        return hashlib.sha256(digests.encode()).hexdigest()
 
 
 def package_folder(name: str) -> Path:
     """Where a package is installed."""
-    found = find_spec(name)
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
         fail("ON707", name, "the package is not installed", "Install openneutron again.")
-    return Path(next(iter(found.submodule_search_locations)))
+    return Path(next(iter(spec.submodule_search_locations)))
 
 
 def wheel_folder() -> Path:
@@ -135,10 +135,10 @@ def source_place(name: str) -> Path | None:
         return Path(named)
     stem, folder = _STEMS[name], sources_folder()
     try:
-        found = sorted(p for p in folder.iterdir() if p.name.lower().startswith(stem))
+        entries = sorted(p for p in folder.iterdir() if p.name.lower().startswith(stem))
     except OSError:
         return None
-    kept = [p for p in found if p.is_dir() or ".tar" in p.suffixes or p.suffix in (".tgz", ".txz")]
+    kept = [p for p in entries if p.is_dir() or ".tar" in p.suffixes or p.suffix in (".tgz", ".txz")]
     # A folder before a tarball, and the plain name before one with a version.
     return min(kept, key=lambda p: (not p.is_dir(), len(p.name)), default=None)
 
@@ -154,9 +154,9 @@ def find_sources(
 
 def find_cmsis_nn(given: str | Path | None = None) -> Path:
     """CMSIS-NN's source alone, at the commit ExecuTorch pins."""
-    found = _locate(CMSIS_NN, given)
-    _check_cmsis_nn(found)
-    return found
+    folder = _locate(CMSIS_NN, given)
+    _check_cmsis_nn(folder)
+    return folder
 
 
 def _locate(name: str, given: str | Path | None) -> Path:
@@ -172,8 +172,8 @@ def _locate(name: str, given: str | Path | None) -> Path:
     elif not path.is_dir():
         fail("ON707", str(where), "there is no such folder or tarball", f"Get it: {command}")
     mark = _MARKS[name]
-    found = [path, *sorted(p for p in path.iterdir() if p.is_dir())]
-    for folder in found:
+    folders = [path, *sorted(p for p in path.iterdir() if p.is_dir())]
+    for folder in folders:
         if (folder / mark).exists():
             return folder
     fail("ON707", str(where), f"is no source of {_NAMES[name]}: it has no {mark}", f"Get it: {command}")
@@ -248,10 +248,10 @@ def source_states() -> tuple[SourceState, ...]:
             problem = f"{name} is not set, and it is not in {sources_folder()}"
         else:
             try:
-                found = find_sources(needs_cmsis_nn=False) if name == EXECUTORCH else None
-                place = found.executorch if found is not None else find_cmsis_nn()
-                if found is not None:
-                    _ = found.flatbuffers
+                sources = find_sources(needs_cmsis_nn=False) if name == EXECUTORCH else None
+                place = sources.executorch if sources is not None else find_cmsis_nn()
+                if sources is not None:
+                    _ = sources.flatbuffers
             except OpenNeutronError as error:
                 problem, command = error.diagnostic.problem, error.diagnostic.hint or command
         states.append(SourceState(_NAMES[name], place, problem, command))

@@ -90,11 +90,11 @@ def check_tools(*, cxx: bool = False, emulator: bool = False) -> None:
 
 def digest_of(files: Iterable[Path], root: Path | None = None) -> str:
     """A digest of files, their names included."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(files):
         name = path.relative_to(root) if root else Path(path.name)
-        found.update(f"{name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
-    return found.hexdigest()
+        digest.update(f"{name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def preprocessed_digest(unit: Unit, core: Processor, prefix: str = PREFIX) -> str:

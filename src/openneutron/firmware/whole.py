@@ -363,13 +363,13 @@ def measuring_pools(program: WholeProgram, core: Core, application: int = 0) -> 
     Where that leaves too little, ExecuTorch's own data and the stack get what a small program runs in.
     """
     pools, room = WholePools.known(program.info), core.sram_bytes
-    known = pools.planned + pools.io + program.delegate_bytes + application
+    claimed = pools.planned + pools.io + program.delegate_bytes + application
     usual = max(16 * 1024, room // 120), min(MEASURING_STACK, room // 16)
     for own, stack in (usual, (LEAST_DATA, LEAST_STACK)):
-        rest = room - known - own - stack
+        rest = room - claimed - own - stack
         if rest >= LEAST_REST:
             half = rest // 2 // 16 * 16
             return replace(pools, method=half, temporary=half + program.delegate_bytes, stack=stack)
-    fail("ON703", program.name, f"needs {known:,} bytes of SRAM, and ExecuTorch at least "
+    fail("ON703", program.name, f"needs {claimed:,} bytes of SRAM, and ExecuTorch at least "
          f"{own + stack + LEAST_REST:,} more with its stack; there are {room:,}",
          "Compile it with a smaller --sram, or with --optimise size.")  # fmt: skip

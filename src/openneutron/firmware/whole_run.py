@@ -117,14 +117,14 @@ def host_runs(program: WholeProgram, inputs: Runs) -> Runs:
 
 def compare_runs(program: WholeProgram, target: Runs, host: Runs) -> Comparison:
     """Compare every output: integers must be equal, floats within a millionth; else it is a diagnostic."""
-    found = Comparison()
+    comparison = Comparison()
     for name in program.info.methods:
         for n, (ours, theirs) in enumerate(zip(target[name], host[name], strict=True)):
             for o, (one, two) in enumerate(zip(ours, theirs, strict=True)):
                 where = f"{program.name}: {name}, run {n}, output {o}"
                 hint = "Please report it with the program."
-                found += compare_arrays(np.asarray(one), np.asarray(two), where, "ON705", hint)
-    return found
+                comparison += compare_arrays(np.asarray(one), np.asarray(two), where, "ON705", hint)
+    return comparison
 
 
 def _read_report(report: str, program: WholeProgram, tick: float) -> tuple[tuple[StepCount, ...], WholePools]:

@@ -112,8 +112,8 @@ def load_samples(
         files = [path]
     else:
         fail("ON605", str(path), "there is no such file or folder", "Check the path.")
-    found = (sample for file in files for sample in _from_file(file, example, preprocessing))
-    samples = [sample for sample, _ in zip(found, range(limit), strict=False)]
+    stream = (sample for file in files for sample in _from_file(file, example, preprocessing))
+    samples = [sample for sample, _ in zip(stream, range(limit), strict=False)]
     if not samples:
         fail(
             "ON605", str(path), "there are no samples in it", f"Known: {', '.join((*TABLES, *IMAGES))} files."

@@ -92,8 +92,8 @@ def as_frames(data: Dataset, shape: tuple[int, ...]) -> Dataset:
     if steps == data.train.inputs.shape[-1]:
         return data
     parts = (data.train, data.test)
-    found = [torch.stack(part.inputs.split(steps, -1), 1).unsqueeze(2) for part in parts]
-    return Dataset(*(Split(inputs, part.labels) for inputs, part in zip(found, parts, strict=True)))
+    frames = [torch.stack(part.inputs.split(steps, -1), 1).unsqueeze(2) for part in parts]
+    return Dataset(*(Split(inputs, part.labels) for inputs, part in zip(frames, parts, strict=True)))
 
 
 def fit_images(images: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:

@@ -46,8 +46,8 @@ def load_folder(
         path = path / "cifar-10-batches-py"
     if (path / "test_batch").exists():
         return _cifar10(path, shape, limit)
-    if found := _idx_files(path):
-        return _mnist(found, shape, limit)
+    if files := _idx_files(path):
+        return _mnist(files, shape, limit)
     return _images(path, shape, limit, preprocessing)
 
 
@@ -109,14 +109,14 @@ class _Plain(pickle._Unpickler):
 
 def _idx_files(path: Path) -> dict[str, Path]:
     """The four files of MNIST by role, if they are there."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for file in (file for file in files_below(path) if "ubyte" in file.name):
         name = file.name.lower()
         part = "train" if "train" in name else "test" if name.startswith(("t10k", "test")) else None
         kind = "images" if "images" in name else "labels" if "labels" in name else None
         if part and kind:
-            found.setdefault(f"{part} {kind}", file)
-    return found if len(found) == 4 else {}
+            files.setdefault(f"{part} {kind}", file)
+    return files if len(files) == 4 else {}
 
 
 def _mnist(files: dict[str, Path], shape: tuple[int, ...], limit: int) -> Dataset:

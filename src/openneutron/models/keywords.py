@@ -47,8 +47,8 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(N, C, T) -> (N, C, T)"""
-        found = torch.relu(self.norm(self.depthwise(self.past(x))))
-        return torch.relu(x + self.norm_out(self.pointwise(found)))
+        filtered = torch.relu(self.norm(self.depthwise(self.past(x))))
+        return torch.relu(x + self.norm_out(self.pointwise(filtered)))
 
 
 class KeywordTCN(nn.Module):

@@ -78,17 +78,17 @@ class Preprocessing:
     def _made(self, file: Path, image: Any, shape: tuple[int, ...]) -> np.ndarray:
         assert self.function is not None
         try:
-            found = np.asarray(self.function(image), np.float32)
+            array = np.asarray(self.function(image), np.float32)
         except Exception as error:
             line = (str(error).strip().splitlines() or ["no message"])[0]
             fail("ON604", f"{file}", f"the preprocess function raised {type(error).__name__}: {line}",
                  "It is called with a PIL image and returns an array of the input's shape.")  # fmt: skip
-        if found.shape == shape[1:]:
-            found = found[None]
-        if found.shape != shape:
-            fail("ON604", f"{file}", f"the preprocess function returned the shape {list(found.shape)}",
+        if array.shape == shape[1:]:
+            array = array[None]
+        if array.shape != shape:
+            fail("ON604", f"{file}", f"the preprocess function returned the shape {list(array.shape)}",
                  f"The model's input is {list(shape)}.")  # fmt: skip
-        return np.ascontiguousarray(found)
+        return np.ascontiguousarray(array)
 
 
 DEFAULT = Preprocessing()  # values from -1 to 1

@@ -34,5 +34,5 @@ def frames(text: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 def calibration_texts(count: int = 4, length: int = 256) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
     """Windows of texts that are trained with, from everywhere, as sequences."""
-    found = windows(load_texts()[0], length)
-    return [frames(text) for text in found[:: len(found) // count][:count]]
+    texts = windows(load_texts()[0], length)
+    return [frames(text) for text in texts[:: len(texts) // count][:count]]

@@ -100,8 +100,8 @@ def _debug_handles(
     program: ExportedProgram, lowered: Lowered, converted: ConvertedModel
 ) -> dict[int, tuple[int, ...]]:
     """For each kernel call, by its number, the handles of its nodes; ExecuTorch's tools name them so."""
-    found = {n.name: n.meta.get("debug_handle") for n in program.graph.nodes}
-    handles = {name: handle for name, handle in found.items() if handle is not None}
+    all_handles = {n.name: n.meta.get("debug_handle") for n in program.graph.nodes}
+    handles = {name: handle for name, handle in all_handles.items() if handle is not None}
     if converted.compiled is None:  # the eiq converter does not tell what it made of which node
         return {i: (handle,) for i, handle in enumerate(sorted(set(handles.values())))}
     sources = {t.name: op.origin for op in lowered.graph.ops for t in op.outputs}

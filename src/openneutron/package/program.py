@@ -115,14 +115,14 @@ class CompiledProgram:
     @property
     def shared_states(self) -> list[tuple[str, int]]:
         """What methods remember together, in ExecuTorch's planned memory: names, and bytes."""
-        found: dict[str, list[int]] = {}
+        sizes_by_name: dict[str, list[int]] = {}
         for program in self.methods.values():
             signature = program.graph_signature
             for node in program.graph.find_nodes(op="placeholder"):
                 target = signature.inputs_to_buffers.get(node.name)
                 if target in signature.buffers_to_mutate.values():
-                    found.setdefault(str(target), []).append(node.meta["val"].nbytes)
-        return [(name, sizes[0]) for name, sizes in found.items() if len(sizes) > 1]
+                    sizes_by_name.setdefault(str(target), []).append(node.meta["val"].nbytes)
+        return [(name, sizes[0]) for name, sizes in sizes_by_name.items() if len(sizes) > 1]
 
     @property
     def weights_bytes(self) -> int:
@@ -252,7 +252,9 @@ def describe(
     `not_asked` is the reason for everything on the CPU if nothing was to be delegated.
     """
     if npu_nodes is None:
-        clusters = (c for found in partitioners.values() for group in found.partitions for c in group)
+        clusters = (
+            c for partitioner in partitioners.values() for group in partitioner.partitions for c in group
+        )
         npu_nodes = tuple(c.node.name for c in clusters)
     modules = {name: program.graph_module for name, program in methods.items()}
     on_cpu = [

@@ -161,18 +161,18 @@ def _to_edge(
 
 def all_outside_core() -> list[OpOverload]:
     """Every operator of ATen that is not in Core ATen; some thousand."""
-    found = []
+    operators = []
     for name in torch._C._dispatch_get_all_op_names():
         namespace, _, rest = name.partition("::")
         packet, _, overload_name = rest.partition(".")
         op = getattr(getattr(torch.ops.aten, packet, None), overload_name or "default", None)
         if namespace == "aten" and op is not None and Tag.core not in op.tags:
-            found.append(op)
-    return found
+            operators.append(op)
+    return operators
 
 
 def outside_core(exported: Mapping[str, ExportedProgram]) -> list[OpOverload]:
     """Operators that ExecuTorch would refuse for not being in Core ATen: they are the CPU's like others."""
     calls = (overload(node) for program in exported.values() for node in program.graph.nodes)
-    found = {op for op in calls if op is not None and op.namespace == "aten"}
-    return sorted((op for op in found if Tag.core not in op.tags), key=str)
+    operators = {op for op in calls if op is not None and op.namespace == "aten"}
+    return sorted((op for op in operators if Tag.core not in op.tags), key=str)

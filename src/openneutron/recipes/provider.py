@@ -44,10 +44,11 @@ class Provider(BackendRecipeProvider):
         if recipe_type not in self.get_supported_recipes():
             return None
         make = getattr(import_module("openneutron.recipes.build"), self._function)
-        known = set(inspect.signature(make).parameters) - {"qat"}
+        parameters = set(inspect.signature(make).parameters) - {"qat"}
         for name in kwargs:
-            if name not in known:
-                fail("ON103", str(recipe_type.value), f"there is no argument '{name}'", nearest(name, known))
+            if name not in parameters:
+                where, problem = str(recipe_type.value), f"there is no argument '{name}'"
+                fail("ON103", where, problem, nearest(name, parameters))
         recipe: ExportRecipe = make(qat=recipe_type.name.endswith("QAT"), **kwargs)
         return recipe
 

@@ -108,7 +108,7 @@ def _has_stored_weights(node: Node, constants: set[Node]) -> bool:
 def _quantize_results(whole: GraphModule, done: set[str], samples: Sequence[Inputs]) -> None:
     """Round what layers with quantized weights give where the file does not: only their results are float."""
     constants = constants_only(whole.graph.nodes)
-    found: list[Node] = []
+    results: list[Node] = []
     for node in list(whole.graph.nodes):
         if node.op != "call_function" or node.name in done or node in constants or _is_step(node):
             continue
@@ -119,10 +119,10 @@ def _quantize_results(whole: GraphModule, done: set[str], samples: Sequence[Inpu
             last = next(iter(node.users))
         done.update((node.name, last.name))
         if not all(op_name(user) == QUANTIZE_TENSOR for user in last.users):
-            found.append(last)
-    if not found:
+            results.append(last)
+    if not results:
         return
-    observers = {node: _observer() for node in found}
+    observers = {node: _observer() for node in results}
     with torch.no_grad():
         for sample in samples:
             _Watch(whole, observers).run(*sample)
@@ -194,17 +194,17 @@ def _cut_out(whole: GraphModule, done: set[str]) -> list[str]:
     before = {name for name, _ in whole.named_children()}
     partitioner = CapabilityBasedPartitioner(whole, _Left(whole, done), allows_single_node_partition=True)
     partitioner.fuse_partitions(partitioner.propose_partitions())
-    found = []
+    names = []
     for name in [n for n, _ in whole.named_children() if n not in before]:
         (call,) = (n for n in whole.graph.nodes if n.op == "call_module" and n.target == name)
         _take_constants(whole, call, whole.get_submodule(name))
         region: Any = whole.get_submodule(name)
         if any(is_float(n) for n in region.graph.nodes if n.op == "call_function"):
-            found.append(name)
+            names.append(name)
         else:
             _put_back(whole, call, region)
     whole.recompile()
-    return found
+    return names
 
 
 def _take_constants(whole: GraphModule, call: Node, region: Any) -> None:
@@ -243,15 +243,15 @@ def _attribute(module: Any, path: str) -> Any:
 
 def _inputs_of(whole: GraphModule, region: Any, samples: Iterable[Inputs]) -> list[Inputs]:
     """What the whole model feeds a region."""
-    found: list[Inputs] = []
-    hook = region.register_forward_pre_hook(lambda _, args: found.append(args))
+    inputs: list[Inputs] = []
+    hook = region.register_forward_pre_hook(lambda _, args: inputs.append(args))
     try:
         with torch.no_grad():
             for sample in samples:
                 whole(*sample)
     finally:
         hook.remove()
-    return found
+    return inputs
 
 
 def _results(call: Node) -> list[list[Node]]:

@@ -172,14 +172,14 @@ class LoadedProgram:
                 f"there is no kernel for {', '.join(missing)}",
                 "Load the library that registers it first, or lower the model so that it is not needed.",
             )
-        known = set(self._runtime.backend_registry.registered_backend_names)
-        absent = sorted({d.backend for d in info.delegates} - known)
+        registered = set(self._runtime.backend_registry.registered_backend_names)
+        absent = sorted({d.backend for d in info.delegates} - registered)
         if absent:
             fail(
                 "ON513",
                 self._where,
                 f"there is no backend {', '.join(absent)}",
-                f"Load its library first. Here are: {', '.join(sorted(known))}.",
+                f"Load its library first. Here are: {', '.join(sorted(registered))}.",
             )
 
     def _arguments(self, info: MethodInfo, inputs: Sequence[Input]) -> tuple[Any, ...]:
@@ -234,8 +234,9 @@ def _explain_payloads(info: MethodInfo, where: str, most_work: int) -> None:
         try:
             NativeModel(payload.microcode, payload.weights, place, most_work=most_work)
         except OpenNeutronError as error:
-            found = error.diagnostic
-            fail("ON512" if found.code == "ON503" else found.code, place, found.problem, found.hint)
+            diagnostic = error.diagnostic
+            code = "ON512" if diagnostic.code == "ON503" else diagnostic.code
+            fail(code, place, diagnostic.problem, diagnostic.hint)
 
 
 def _argument(value: Any, spec: TensorSpec | None, where: str) -> Any:

@@ -22,16 +22,16 @@ MEASURED = Path(__file__).with_name("measured.json")
 
 def _collect() -> tuple[dict[str, Target], dict[str, RefusedTarget]]:
     """What the modules of `targets.chips` define; a name or number that two have is a mistake there."""
-    found: dict[str, Target] = {}
+    targets: dict[str, Target] = {}
     refused: dict[str, RefusedTarget] = {}
     for item in pkgutil.iter_modules(chips.__path__):
         module = importlib.import_module(f"{chips.__name__}.{item.name}")
         for target in getattr(module, "TARGETS", ()):
-            taken = [t.name for t in found.values() if t.name == target.name or t.number == target.number]
+            taken = [t.name for t in targets.values() if t.name == target.name or t.number == target.number]
             assert not taken, f"{item.name}: {target.name}, number {target.number}, is that of {taken[0]}"
-            found[target.name] = target
+            targets[target.name] = target
         refused |= {target.name: target for target in getattr(module, "REFUSED", ())}
-    by_number = sorted(found.values(), key=lambda target: target.number)
+    by_number = sorted(targets.values(), key=lambda target: target.number)
     return {target.name: target for target in by_number}, refused
 
 

@@ -80,8 +80,8 @@ def read_invented(path: Path, known: Mapping[str, Target], refused: Collection[s
 
 def _base(value: Any, where: str, known: Mapping[str, Target]) -> Target:
     if not isinstance(value, str) or value not in known:
-        found = "is missing" if value is None else f"{str(value)[:40]!r} is no chip"
-        fail(_CODE, where, f"base {found}", f"Name the chip that is changed: {', '.join(known)}.")
+        trouble = "is missing" if value is None else f"{str(value)[:40]!r} is no chip"
+        fail(_CODE, where, f"base {trouble}", f"Name the chip that is changed: {', '.join(known)}.")
     return known[value]
 
 

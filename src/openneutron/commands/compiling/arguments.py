@@ -43,8 +43,8 @@ def _add(parser: argparse.ArgumentParser, *names: str, **how: Any) -> None:
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
     add = parser.add_mutually_exclusive_group().add_argument
-    known = f"{', '.join(TARGETS)} (default: {DEFAULT_TARGET})"
-    add("--target", default=DEFAULT_TARGET, metavar="TARGET", help=known)
+    names = f"{', '.join(TARGETS)} (default: {DEFAULT_TARGET})"
+    add("--target", default=DEFAULT_TARGET, metavar="TARGET", help=names)
     add("--target-file", dest="target", type=chip_file, metavar="CHIP.toml", help="a chip of your own making")
 
 

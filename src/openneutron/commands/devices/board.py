@@ -110,10 +110,10 @@ def run_board(args: argparse.Namespace) -> None:
         places = [f"{path}: input {n}" for n in range(len(cases))]
         trios = zip(cases, run.outputs, places, strict=True)
         worst = max(case.check(outputs, place) for case, outputs, place in trios)
-        found, against = Comparison(), f"the quantized model: {worst:.0%} of what rounding explains"
+        comparison, against = Comparison(), f"the quantized model: {worst:.0%} of what rounding explains"
     else:
-        found, against = compare_with_host(path, data, method, inputs, run)
-    result = _result(args, path, data, run, found, against)
+        comparison, against = compare_with_host(path, data, method, inputs, run)
+    result = _result(args, path, data, run, comparison, against)
     if args.output_dir:
         from openneutron.commands.devices.run import write_outputs
 
@@ -152,8 +152,8 @@ def _target(info: ProgramInfo, where: str) -> str:
     """The chip a program was compiled for, as far as it says that."""
     from openneutron.package.payload import check_one_target
 
-    found = [d.known_payload() for d in info.delegates if d.is_neutron]
-    return check_one_target([p for p in found if p is not None and p.is_open], where)
+    payloads = [d.known_payload() for d in info.delegates if d.is_neutron]
+    return check_one_target([p for p in payloads if p is not None and p.is_open], where)
 
 
 def _is_stock(method: MethodInfo) -> bool:
@@ -250,13 +250,13 @@ def check_outputs(where: str, board: list[list[Any]], host: list[list[Any]]) -> 
 
     from openneutron.board.arrays import Comparison, compare_arrays
 
-    found = Comparison()
+    comparison = Comparison()
     for n, (ours, theirs) in enumerate(zip(board, host, strict=True)):
         for o, (one, two) in enumerate(zip(ours, theirs, strict=True)):
             place = f"{where}: input {n}, output {o}"
-            found += compare_arrays(np.asarray(one), np.asarray(two), place, "ON726",
+            comparison += compare_arrays(np.asarray(one), np.asarray(two), place, "ON726",
                                     "Please report it with the program and the firmware.")  # fmt: skip
-    return found
+    return comparison
 
 
 def _result(

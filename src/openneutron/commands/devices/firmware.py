@@ -158,8 +158,8 @@ def _sources(args: argparse.Namespace) -> int:
         print(json.dumps({"folder": str(sources_folder()), "sources": rows}, indent=2))
     else:
         for state in states:
-            found = "fits the installed executorch" if not state.problem else state.problem
-            print(f"{state.name}: {f'{state.place}: ' if state.place else ''}{found}")
+            state_text = "fits the installed executorch" if not state.problem else state.problem
+            print(f"{state.name}: {f'{state.place}: ' if state.place else ''}{state_text}")
             if state.problem:
                 print(f"  {state.command}")
     return 1 if any(state.problem for state in states) else 0
@@ -264,14 +264,14 @@ def _add_run(data: dict[str, Any], firmware: WholeFirmware, inputs: Runs) -> Non
     from openneutron.firmware.whole_run import compare_runs, host_runs, run_whole
 
     run: WholeRun = run_whole(firmware, inputs)
-    found = compare_runs(firmware.program, run.outputs, host_runs(firmware.program, inputs))
+    comparison = compare_runs(firmware.program, run.outputs, host_runs(firmware.program, inputs))
     steps = counted_steps(firmware.program, run)
     write_counts(firmware, steps)
     data["run"] = {
         "runs": sum(len(runs) for runs in inputs.values()),
-        "values": found.values,
-        "equal": found.equal,
-        "largest_difference": found.worst,
+        "values": comparison.values,
+        "equal": comparison.equal,
+        "largest_difference": comparison.worst,
         "instructions": {name: run.instructions(name) for name in firmware.program.info.methods},
         "steps": [step.as_data() for step in steps],
     }

@@ -77,8 +77,8 @@ def _emulate(core: Core, image: Path, port: int | None) -> int:
         said = ""
         for line in process.stdout:
             said += line
-            if found := _PTY.search(line):
-                print(f"board: {found[1]} (Ctrl-C ends it)", flush=True)
+            if terminal := _PTY.search(line):
+                print(f"board: {terminal[1]} (Ctrl-C ends it)", flush=True)
         fail(
             "ON704",
             "qemu",

@@ -106,9 +106,9 @@ def _on_board(args: argparse.Namespace, path: Path, method: MethodInfo, context:
         counts: list[int] = []
 
         def run(arrays: list[Any]) -> list[Any]:
-            found = board.run(method, [arrays], lambda part: None)
-            counts.extend(found.microseconds)
-            return found.outputs[0]
+            reply = board.run(method, [arrays], lambda part: None)
+            counts.extend(reply.microseconds)
+            return reply.outputs[0]
 
         board.reset_state()
         _write(args, context, method, run, board.reset_state)
@@ -137,11 +137,11 @@ def _write(
         start = time.perf_counter()
         scores = run(arrays)[0]
         seconds[0] += time.perf_counter() - start
-        found = np.asarray(scores, np.float64).reshape(-1, BYTES)[-1]
-        if not np.isfinite(found).all():
+        last = np.asarray(scores, np.float64).reshape(-1, BYTES)[-1]
+        if not np.isfinite(last).all():
             fail("ON514", args.file, f"its scores at position {position} are not numbers",
                  "It cannot go on with a text: compile the model again.")  # fmt: skip
-        return found
+        return last
 
     count, fed = args.tokens or TOKENS, [0]
     decoder, written = codecs.getincrementaldecoder("utf-8")("replace"), []
@@ -202,5 +202,5 @@ def _estimated(file: str) -> float | None:
     """Bytes a second on the chip, by the estimate that the report beside the program has."""
     from openneutron.report.sidecar import report_of_program
 
-    found = report_of_program(Path(file))["summary"].get("time_us_estimated")
-    return 1e6 / found if found else None
+    microseconds = report_of_program(Path(file))["summary"].get("time_us_estimated")
+    return 1e6 / microseconds if microseconds else None

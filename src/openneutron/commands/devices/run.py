@@ -105,9 +105,9 @@ def execute(args: argparse.Namespace) -> None:
     for number in range(args.repeat):
         program.reset() if number else None
         start = time.perf_counter()
-        found = [program.run(frame, **named) for frame in sequence]
+        frames = [program.run(frame, **named) for frame in sequence]
         times.append((time.perf_counter() - start) / len(sequence))
-    outputs = found[0] if len(sequence) == 1 else [np.stack(column) for column in zip(*found, strict=True)]
+    outputs = frames[0] if len(sequence) == 1 else [np.stack(column) for column in zip(*frames, strict=True)]
     if args.etdump:
         program.write_etdump(Path(args.etdump))
     profile = _profile(args, program) if args.etdump else None
@@ -172,9 +172,9 @@ def _kept_inputs(path: Path, specs: list[tuple[tuple[int, ...], str]]) -> list[A
     """The inputs that a program was compiled with, if they are kept beside it and fit."""
     from openneutron.report.sidecar import kept_inputs
 
-    found = kept_inputs(path) if path.suffix != ".tflite" else None
-    fits = found is not None and [(a.shape, str(a.dtype)) for a in found] == specs
-    return found if fits else None
+    arrays = kept_inputs(path) if path.suffix != ".tflite" else None
+    fits = arrays is not None and [(a.shape, str(a.dtype)) for a in arrays] == specs
+    return arrays if fits else None
 
 
 def frames_of_arrays(inputs: list[Any], specs: list[tuple[tuple[int, ...], str]]) -> list[list[Any]]:
@@ -195,10 +195,10 @@ def read_inputs(
 
     if not args.input:
         generator = np.random.default_rng(args.seed or 0)
-        known = [*limits, *[None] * (len(specs) - len(limits))]
+        padded = [*limits, *[None] * (len(specs) - len(limits))]
         return [
             _random(generator, shape, np.dtype(dtype), limit)
-            for (shape, dtype), limit in zip(specs, known, strict=True)
+            for (shape, dtype), limit in zip(specs, padded, strict=True)
         ]
     arrays: list[np.ndarray] = []
     for name in args.input:

@@ -189,11 +189,11 @@ class _Search:
         bound, best = min(greedy, given, key=lambda candidate: candidate[0])
         if bound <= max(live, *map(self._least, piece)):
             return best, True
-        found, exact = self._best_first(done, live, piece, bound, state_limit)
+        better, exact = self._best_first(done, live, piece, bound, state_limit)
         if not exact:
             candidates = [best, *(self._by_branch(piece, order) for order in (1, -1))]
             return min(candidates, key=lambda order: self._peak(done, live, order)), False
-        return (found or best), exact
+        return (better or best), exact
 
     def _least(self, job: int) -> int:
         """Bytes live while a job runs, whatever the order: what it touches, less what it may reuse."""

@@ -167,10 +167,10 @@ def _numbers(model: GraphModule, node: Node, values: list[Any], sizes: list[int]
         count += size
     for other in node.all_input_nodes:
         if other not in stand_in:
-            known = constant(model, other)
-            if known is None:
+            folded = constant(model, other)
+            if folded is None:
                 return None
-            stand_in[other] = known
+            stand_in[other] = folded
     bound = bind_args(node)
     if len(values) == 2 and not isinstance(values[1], Node):
         bound[_MOVES[op_name(node)][1]] = float(sizes[0])
