@@ -24,8 +24,13 @@ OTHERS = [n for n in ZOO if n not in ("cifarnet", *LARGE, *REMEMBERS)]
 NAMES = ["cifarnet", *(pytest.param(n, marks=pytest.mark.slow) for n in OTHERS)]
 
 
-def _network(name, count):
-    """A network of the zoo and samples; a classifier of 1001 classes is made to prefer some of them."""
+@pytest.fixture(scope="module", params=NAMES)
+def network(request):
+    """A network of the zoo, samples, and the network quantized with them, once for all tests of it.
+
+    A classifier of 1001 classes is made to prefer some of them.
+    """
+    name = request.param
     entry = find_model(name)
     module = entry.build(trained=entry.is_trained).eval()
     layers = [m for m in module.modules() if isinstance(m, torch.nn.Linear | torch.nn.Conv2d)]
@@ -34,13 +39,14 @@ def _network(name, count):
         layers[-1].bias.data *= 100  # what reaches an untrained classifier is small
     generator = torch.Generator().manual_seed(3)
     shapes = SHAPES.get(name, entry.input_shapes)
-    return module, [tuple(torch.randn(s, generator=generator) for s in shapes) for _ in range(count)]
+    samples = [tuple(torch.randn(s, generator=generator) for s in shapes) for _ in range(3)]
+    # Untrained: some is better kept float.
+    return name, module, samples, quantize_model(module, samples, keep_float_budget=0)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", NAMES)
-def test_zoo_through_onnx(name, tmp_path):
-    module, samples = _network(name, 3)
+def test_zoo_through_onnx(network, tmp_path):
+    name, module, samples, quantized = network
     path = tmp_path / "model.onnx"
     # Optimizing, the exporter folds batch norms itself, rounding the weights of these two otherwise than
     # PyTorch does; as it is exported, the network is the same to the bit.
@@ -48,8 +54,8 @@ def test_zoo_through_onnx(name, tmp_path):
     imported = load_onnx(path)
     with torch.no_grad():
         torch.testing.assert_close(imported(*samples[0]), module(*samples[0]), rtol=1e-4, atol=1e-5)
-    straight = compile_model(module, samples[0], calibration=samples)
-    back = compile_model(imported, samples[0], calibration=samples)
+    straight = compile_model(quantized, samples[0])
+    back = compile_model(imported, samples[0], calibration=samples, keep_float_budget=0)
     assert len(back.partitions) == len(straight.partitions)
     assert sorted(r.op for r in back.rejected) == sorted(r.op for r in straight.rejected)
     got, wanted = (load_program(p.pte).run(samples[0]) for p in (back, straight))
@@ -58,9 +64,8 @@ def test_zoo_through_onnx(name, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", NAMES)
-def test_zoo_to_litert(name):
-    module, samples = _network(name, 2)
+def test_zoo_to_litert(network):
+    name, module, samples, quantized = network
     interpreter = Interpreter(model_content=convert_model(module, samples[0]))
     interpreter.allocate_tensors()
     for details, value in zip(interpreter.get_input_details(), samples[0], strict=True):
@@ -72,7 +77,6 @@ def test_zoo_to_litert(name):
     wanted = (wanted[0] if isinstance(wanted, tuple) else wanted).numpy()
     assert np.abs(got - wanted).max() <= 1e-4 * np.abs(wanted).max()
 
-    quantized = quantize_model(module, samples, keep_float_budget=0)  # untrained: some is better kept float
     reference = Reference(convert_model(quantized, samples[0]))
     program = compile_model(quantized, samples[0], int8_io=True, verify=False)
     assert not program.rejected
