@@ -1,6 +1,7 @@
 /* COPY: elements of 1, 2, 4 or 8 bytes from one strided layout to another: slices, transposes, concatenation,
  * tiles, depth to space. Up to six dims; strides in bytes, an input stride may be negative (reversed) or 0
- * (repeated). Input and output must not overlap, except that equal addresses and strides are harmless.
+ * (repeated). Input and output must not overlap, but for equal addresses and strides, and for runs of bytes of which
+ * each is moved over itself alone: a window that is shifted in place.
  */
 #include "kernel.h"
 

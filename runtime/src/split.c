@@ -83,6 +83,21 @@ static bool in_place(const NeutronProductForm *p) {
            p->output.offset < (uint64_t)p->input.offset + p->in_features;
 }
 
+/* Whether elements may be moved over others that have not been read yet: a window that is shifted in place. */
+static bool moves_over_itself(const NeutronMoveForm *p) {
+    if (p->input.region != p->output.region || p->input.index != p->output.index) return false;
+    uint64_t in_end = (uint64_t)p->input.offset + p->element_bytes,
+             out_end = (uint64_t)p->output.offset + p->element_bytes;
+    uint64_t in_begin = p->input.offset;
+    for (uint32_t d = 0; d < NEUTRON_MAX_RANK; ++d) {
+        const uint64_t steps = p->dims[d] - 1u;
+        if (p->input_strides[d] < 0) in_begin -= steps * (0u - (uint64_t)(int64_t)p->input_strides[d]);
+        else in_end += steps * (uint32_t)p->input_strides[d];
+        out_end += steps * (uint32_t)p->output_strides[d];
+    }
+    return in_begin < out_end && p->output.offset < in_end;
+}
+
 /* By rows, or one row by channels: the distance between output rows is not a parameter. */
 static uint64_t split_product(NeutronSplit *s, const NeutronProductForm *p) {
     if (p->rows == 1 && in_place(p)) return 0;
@@ -100,7 +115,10 @@ NeutronSplit neutron_split(uint32_t kind, const void *parameters, uint32_t most)
         case NEUTRON_FORM_WINDOW:
         case NEUTRON_FORM_POOL: work = split_window(&s, &c->window, most); break;
         case NEUTRON_FORM_WALK: work = split_dims(&s, c->walk.walk.dims, WALK_WORK, most); break;
-        case NEUTRON_FORM_MOVE: work = split_dims(&s, c->move.dims, MOVE_WORK * c->move.element_bytes, most); break;
+        case NEUTRON_FORM_MOVE:
+            if (moves_over_itself(&c->move)) return s;
+            work = split_dims(&s, c->move.dims, MOVE_WORK * c->move.element_bytes, most);
+            break;
         case NEUTRON_FORM_ROWS: work = split_rows(&s, &c->rows); break;
         case NEUTRON_FORM_PRODUCT: work = split_product(&s, &c->product); break;
         case NEUTRON_FORM_RESIZE: {

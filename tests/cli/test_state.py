@@ -49,7 +49,7 @@ def test_sequences_from_an_array_and_a_run_over_time(cli, model):
     frames = np.random.default_rng(0).standard_normal((5, 20, 1, 4, 1)).astype(np.float32)
     np.savez("sequences.npz", frames)
     made = cli("compile", "own.py:stream", "--calibration", "sequences.npz", "-o", "a.pte", "--json").json
-    assert made["states"] == [{"name": "ring", "bytes": 8}] and made["state_bytes"] == 16
+    assert made["states"] == [{"name": "ring", "bytes": 12}] and made["state_bytes"] == 16
     assert list(made["accuracy"]["over_time_db"]) == ["1", "10"] and made["accuracy"]["samples"] == 20
     np.save("frames.npy", frames[0])
     cli("run", "a.pte", "--input", "frames.npy", "--output-dir", "out")

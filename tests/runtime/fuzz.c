@@ -58,11 +58,14 @@ static uint32_t random32(void) { /* splitmix64 */
 static uint32_t below(uint32_t limit) { return random32() % limit; }
 
 static uint32_t crc32_of(const uint8_t *data, size_t bytes) {
-    uint32_t crc = ~0u;
-    for (size_t i = 0; i < bytes; ++i) {
-        crc ^= data[i];
+    static uint32_t table[256];
+    for (uint32_t i = 0; table[255] == 0 && i < 256u; ++i) {
+        uint32_t crc = i;
         for (int b = 0; b < 8; ++b) crc = (crc >> 1) ^ (0xEDB88320u & (0u - (crc & 1u)));
+        table[i] = crc;
     }
+    uint32_t crc = ~0u;
+    for (size_t i = 0; i < bytes; ++i) crc = (crc >> 8) ^ table[(crc ^ data[i]) & 255u];
     return ~crc;
 }
 
@@ -272,7 +275,6 @@ static int try_program(const uint8_t *code, uint32_t bytes, const uint8_t *weigh
     memcpy(microcode, code, bytes);
     at_hand = (Program){bytes, weights_bytes, microcode, weights};
     alarms = 0;
-    alarm(MOST_SECONDS);
     /* Room for the largest buffer, and a little more, so that everything overlaps in some way. */
     size_t room = 64u + weights_bytes;
     NeutronModel model;
@@ -304,7 +306,6 @@ static int try_program(const uint8_t *code, uint32_t bytes, const uint8_t *weigh
     if (result) result += run(&model, how, arena, room);
     if (arena) release(arena, 0);
     if (copy) release(copy, weights_shift);
-    alarm(0);
     release(microcode, code_shift);
     return result;
 }
@@ -361,7 +362,8 @@ int main(int count, char **arguments) {
     int seconds = atoi(arguments[2]);
     bool apart = seconds == 0 && count == 5;
     if (count == 5 && !apart) hang_path = arguments[4];
-    signal(SIGALRM, on_alarm);
+    signal(SIGALRM, on_alarm); /* whatever happens, it comes again and again, and looks at the program at hand */
+    alarm(MOST_SECONDS);
     start_threads();
     time_t end = time(NULL) + seconds;
     state = strtoull(arguments[3], NULL, 10);

@@ -23,7 +23,7 @@ from tests.kernels import test_conv, test_elementwise, test_move, test_reduce
 from tests.kernels.harness import Maker, program_of
 from tests.kernels.test_move import looked_up, woven
 from tests.kernels.test_rows import accumulated, takes_all_rows
-from tests.stateful.graphs import changing_places
+from tests.stateful.graphs import adding_up, cache, changing_places, random_window
 
 
 def planar(make: Maker) -> Op:
@@ -153,11 +153,16 @@ def arena_program(seed: int) -> tuple[bytes, bytes]:
     return compiled.microcode, compiled.weights
 
 
-def state_program(number: int) -> tuple[bytes, bytes]:
-    """States that change places and a ring, in one of the two memory modes."""
-    options = CompileOptions(optimise=("performance", "size")[number % 2])
-    compiled = compile_graph(changing_places(), find_target("imxrt700"), options)
-    return compiled.microcode, compiled.weights
+def remembering(count: int) -> list[tuple[bytes, bytes]]:
+    """Programs with states of all kinds, the first of them a window that is shifted; in one memory mode each."""
+    found = []
+    for number in range(count):
+        options = CompileOptions(optimise=("performance", "size")[number // 4 % 2])
+        random = (random_window, adding_up, cache)
+        graph = random[number % 4](number + 24) if number % 4 < 3 else changing_places()
+        compiled = compile_graph(graph, find_target("imxrt700"), options)
+        found.append((compiled.microcode, compiled.weights))
+    return found
 
 
 def programs(per_case: int = 4) -> list[tuple[bytes, bytes]]:
@@ -166,7 +171,7 @@ def programs(per_case: int = 4) -> list[tuple[bytes, bytes]]:
     result = [streamed_program(), *[cascade_program(), loop_program()] * 2 * per_case]
     result += [arena_program(seed) for seed in range(2 * per_case)]
     result += [(encode(woven(3, 5, length)), b"") for length in (4, 300)] * per_case
-    result += [state_program(number) for number in range(2 * per_case)]
+    result += remembering(8 * per_case)
     table = bytes(range(256))
     result += [(encode(looked_up((4, 6, n, 80, 5), table)), table) for n in (3, 70)] * per_case
     result += [accumulating_program(seed) for seed in range(4 * per_case)] + [sequence_program()] * per_case
@@ -177,8 +182,8 @@ def programs(per_case: int = 4) -> list[tuple[bytes, bytes]]:
     return result + [island_program(seed) for seed in range(4 * per_case)]
 
 
-def write_corpus(path: Path, per_case: int = 4) -> Path:
-    """The programs as the file the fuzzer reads."""
-    found = programs(per_case)
+def write_corpus(path: Path, per_case: int = 4, found: list[tuple[bytes, bytes]] | None = None) -> Path:
+    """The programs, or those given, as the file the fuzzer reads."""
+    found = programs(per_case) if found is None else found
     path.write_bytes(b"".join(struct.pack("<II", len(m), len(w)) + m + w for m, w in found))
     return path

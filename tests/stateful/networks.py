@@ -141,6 +141,20 @@ class Rolled(Block):
         return self.conv(self.ring)
 
 
+class Newest(Block):
+    """The last frames in two groups, the newest first, which are written before they are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = random.choice((2, 4))
+        self.linear = nn.Linear(self.kept * CHANNELS // 2, CHANNELS // 2)
+        self.start("ring", 1, 2, self.kept, CHANNELS // 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.ring.copy_(torch.cat([x.reshape(1, 2, 1, -1), self.ring[:, :, :-1]], 2))
+        return torch.relu(self.linear(self.ring.reshape(1, 2, -1))).reshape(1, CHANNELS, 1)
+
+
 class Assigned(Block):
     """A GRU whose state is assigned anew, not written into."""
 
@@ -273,6 +287,7 @@ REMEMBERING: tuple[type[Block], ...] = (
     Average,
     Delay,
     Rolled,
+    Newest,
     Assigned,
     Stacked,
     Level,

@@ -22,7 +22,7 @@ def test_a_sequence(core, tmp_path):
     sequences = [frames(16, seed) for seed in range(2)]
     compiled = compile_model(Ring().eval(), sequences[0][0], calibration=sequences)
     program = read_firmware_program(compiled.pte)
-    assert program.pools.state == 16 and "NEUTRON_STATE_BYTES 16u" in program.pools_header()
+    assert program.pools.state == 32 and "NEUTRON_STATE_BYTES 32u" in program.pools_header()
     rng = np.random.default_rng(0)
     ((shape, dtype),) = program.delegates[0].inputs
     given = [[[rng.integers(-128, 128, shape).astype(dtype)]] for _ in range(30)]

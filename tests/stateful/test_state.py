@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +24,7 @@ from openneutron.run.program import load_program
 from openneutron.targets.table import find_target
 from tests.stateful.check import BOTH, check_network
 from tests.stateful.graphs import changing_places
-from tests.stateful.networks import CHANNELS, Assigned, Level, Ring, frames, random_network
+from tests.stateful.networks import CHANNELS, Assigned, Level, Newest, Ring, frames, random_network
 
 TARGET = find_target("imxrt700")
 
@@ -123,9 +124,9 @@ def test_the_callers_module_is_untouched_and_the_program_starts_from_its_values(
 
 def test_the_state_is_the_delegates_and_int8(ring):
     *_, compiled, _ = ring
-    assert compiled.states == [("ring", 2 * CHANNELS)]
+    assert compiled.states == [("ring", 3 * CHANNELS)]  # the window: two frames and the new one
     assert not compiled.edge.graph_signature.buffers_to_mutate
-    assert compiled.summary()["state_bytes"] == 16
+    assert compiled.summary()["state_bytes"] == 32
     steps = [n.name for n in compiled.edge.graph.nodes if "quantize" in n.name]
     assert len(steps) == 2, steps
 
@@ -175,11 +176,24 @@ def test_a_float_program_remembers_what_its_layers_made():
         np.testing.assert_allclose(program.run((x,))[0], wanted.detach().numpy(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [Assigned, Level])
-def test_a_buffer_of_a_part_that_is_assigned_anew_and_one_that_is_a_number(kind):
+@pytest.mark.parametrize("kind", [Assigned, Level, Newest])
+def test_a_buffer_of_a_part_that_is_assigned_anew_one_that_is_a_number_and_two_frames(kind):
+    random.seed(1)  # for two frames
     torch.manual_seed(0)
     module = torch.nn.Sequential(kind(), torch.nn.Flatten(1), torch.nn.Linear(CHANNELS, 3)).eval()
     assert check_network(module, 40, threads=(1,)).states == 1
+
+
+def test_a_buffer_that_nobody_reads_is_no_state():
+    class Seen(torch.nn.Sequential):
+        def forward(self, x):
+            y = super().forward(x)
+            self.seen.copy_(y)
+            return torch.relu(y)
+
+    module = Seen(Assigned(), torch.nn.Flatten(1), torch.nn.Linear(CHANNELS, 3)).eval()
+    module.register_buffer("seen", torch.zeros(1, 3))
+    assert check_network(module, 20, threads=(1,)).states == 1
 
 
 def test_a_sequence_leaves_the_module_as_it_was():

@@ -22,7 +22,7 @@ from openneutron.fx import op_name
 def part_states(program: ExportedProgram, whole: Collection[str] = ()) -> None:
     """Put parts in the place of the states of a functional program that are only read and written so.
 
-    Those that are to stay `whole` are left.
+    A state that is never read goes. Those that are to stay `whole` are left.
     """
     output, signature = program.graph.output_node(), program.graph_signature
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
@@ -34,6 +34,8 @@ def part_states(program: ExportedProgram, whole: Collection[str] = ()) -> None:
     results: list[tuple[OutputSpec, Any]] = []
     for spec, value in zip(signature.output_specs, output.args[0], strict=True):
         state = states.get(spec.target) if spec.kind is OutputKind.BUFFER_MUTATION else None
+        if state is not None and not any(map(_sees, state.users)):
+            continue
         pieces = None if state is None else _pieces(program, state, value)
         if state is None or pieces is None:
             results.append((spec, value))
@@ -49,8 +51,17 @@ def part_states(program: ExportedProgram, whole: Collection[str] = ()) -> None:
     program.graph.eliminate_dead_code()
 
 
+def _sees(user: Node) -> bool:
+    """Whether a call reads any value of its operand: an empty slice does not."""
+    value = user.meta.get("val")
+    return not isinstance(value, torch.Tensor) or value.numel() > 0
+
+
 def _pieces(program: ExportedProgram, state: Node, value: Any) -> tuple[int, list[Node]] | None:
-    """The dimension and the pieces that a new state is joined of, if the old one is read in these alone."""
+    """The dimension and the pieces that a new state is joined of, if the old one is read in these alone.
+
+    Each is read: what is joined of a new frame and of those before is one thing.
+    """
     joined = _without_zeros(program, value)
     if joined is None or op_name(joined) not in ("aten.cat.default", "aten.stack.default"):
         return None
@@ -59,11 +70,10 @@ def _pieces(program: ExportedProgram, state: Node, value: Any) -> tuple[int, lis
     stacked = op_name(joined) == "aten.stack.default"
     dim = int(args[1] if len(args) > 1 else 0) % state.meta["val"].ndim
     ends = list(accumulate((1 if stacked else _size(part, dim) for part in parts), initial=0))
-    for user in state.users:
-        read = _read(user, dim)
-        if read is None or not any(start <= read[0] and read[1] <= stop for start, stop in pairwise(ends)):
-            return None
-    if len(parts) < 2 or not state.users:
+    reads = [_read(user, dim) or (-1, -1) for user in state.users]
+    bounds = list(enumerate(pairwise(ends)))
+    read = {next((n for n, (a, b) in bounds if a <= start and stop <= b), -1) for start, stop in reads}
+    if len(parts) < 2 or read != set(range(len(parts))):
         return None
     return dim, [_unsqueezed(part, dim) for part in parts] if stacked else list(parts)
 

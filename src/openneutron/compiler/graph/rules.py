@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from openneutron.compiler.graph import fuse as fusion
 from openneutron.compiler.graph import fuse_conv, islands, legalize, stores
+from openneutron.compiler.graph.shifts import shift_windows
 from openneutron.litert.build import Names, ints
 from openneutron.litert.ir import Builtin, Graph, Op, Tensor
 from openneutron.litert.rules import Group, run
@@ -53,7 +54,8 @@ def import_graph(graph: Graph) -> Graph:
 
 def fuse(graph: Graph) -> Graph:
     """The graph in as few steps as the kernels can take."""
-    return separate_outputs(run(graph, FUSE)).verify()  # last: dropping a no-op may make an output an input
+    fused = run(shift_windows(graph), FUSE)
+    return separate_outputs(fused).verify()  # last: dropping a no-op may make an output an input
 
 
 def separate_outputs(graph: Graph) -> Graph:

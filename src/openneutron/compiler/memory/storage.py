@@ -18,6 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
+from openneutron.compiler.graph import shifts
 from openneutron.compiler.graph.shapes import concat_axis, slice_of
 from openneutron.compiler.graph.tables import IDENTITY, is_table
 from openneutron.compiler.microcode.format import ALIGNMENT
@@ -270,6 +271,11 @@ def _placements(op: Op) -> list[tuple[Tensor, Tensor, int]]:
             result.append((t, out, offset))
             offset += t.nbytes
         return result
+    if op.key == shifts.APPEND:
+        part, axis, out = op.operand(1), op.options["axis"], op.output
+        dense = math.prod(out.shape[:axis]) == 1
+        offset = op.options["at"] * math.prod(part.shape[axis + 1 :]) * DTYPES[part.dtype]
+        return [(op.operand(0), out, 0), *([(part, out, offset)] if dense else [])]
     return []
 
 
@@ -351,12 +357,19 @@ def _try_merge(op: Op, classes: dict[Tensor, _Class], spread: frozenset[Tensor])
     placements = _placements(op)
     if not placements:
         return _try_spread(op, classes, spread)
-    if any(t not in classes for pair in placements for t in pair[:2]):
-        return False  # a constant operand has to be copied in
+    if op.key == shifts.APPEND:  # what is shifted is the window in any case, and nobody else reads it
+        return _merge(placements[:1], classes) and placements[1:] != [] and _merge(placements[1:], classes)
     if _keeps_bytes(op):
         guest, host, _ = placements[0]
         if not _is_guest(guest, classes):
             placements = [(host, guest, 0)]  # a view works both ways: the input may move into the output
+    return _merge(placements, classes)
+
+
+def _merge(placements: list[tuple[Tensor, Tensor, int]], classes: dict[Tensor, _Class]) -> bool:
+    """Merge the classes of tensors that lie in others; all of the placements hold, or nothing changes."""
+    if any(t not in classes for pair in placements for t in pair[:2]):
+        return False  # a constant operand has to be copied in
     guests = [classes[guest] for guest, _, _ in placements]
     hosts = {classes[host] for _, host, _ in placements}
     if len(set(guests)) != len(guests) or hosts & set(guests):

@@ -8,6 +8,7 @@ import numpy as np
 
 from openneutron.compiler.graph.arithmetic import zero_of
 from openneutron.compiler.graph.shapes import concat_axis
+from openneutron.compiler.graph.shifts import APPEND, SHIFT
 from openneutron.compiler.graph.stores import STORE
 from openneutron.compiler.microcode import format as mc
 from openneutron.compiler.microcode.format import MAX_RANK, KernelCall, Ref
@@ -341,6 +342,26 @@ def _store(op: Op, ctx: Context) -> list[KernelCall]:
     return _stored(op, ctx, int(op.options["axis"]), ctx.place(index), index.elements, index)
 
 
+def _shift(op: Op, ctx: Context) -> list[KernelCall]:
+    """A part of the operand to its place in the output; a run may be moved over itself."""
+    axis, source, out, size = op.options["axis"], op.operand(0), op.output, element_bytes(op.output)
+    ins, outs = _strides(source), _strides(out)
+    dims = (*out.shape[:axis], op.options["length"], *out.shape[axis + 1 :])
+    begin, at = op.options["begin"] * ins[axis], op.options["at"] * outs[axis]
+    return copies(ctx.place(source).plus(begin), ctx.ref(out).plus(at), dims, ins, outs, size)
+
+
+def _append(op: Op, ctx: Context) -> list[KernelCall]:
+    """The first operand, unless it is there already, with the second written over a part of it."""
+    target, part, out = op.operand(0), op.operand(1), op.output
+    calls = (
+        [] if ctx.place(target) == ctx.ref(out) else plain_copy(ctx.place(target), ctx.ref(out), out.nbytes)
+    )
+    strides = _strides(out)
+    place = ctx.ref(out).plus(op.options["at"] * strides[op.options["axis"]])
+    return calls + copies(ctx.place(part), place, part.shape, ctx.strides(part), strides, element_bytes(out))
+
+
 def _resize_problem(op: Op) -> str:
     problem = int8_io_problem(op) or const_problem("size", op.operand(1))
     if not problem and op.options.get("alignCorners") and op.options.get("halfPixelCenters"):
@@ -429,6 +450,8 @@ RULES: dict[Builtin | str, KernelRule] = {
     Builtin.GATHER: KernelRule(_gather, _gather_problem),
     Builtin.DYNAMIC_UPDATE_SLICE: KernelRule(_update, _update_problem, updates=True),
     STORE: KernelRule(_store, _no_problem, updates=True),
+    SHIFT: KernelRule(_shift, _no_problem, updates=True),
+    APPEND: KernelRule(_append, _no_problem, updates=True),
     Builtin.RESIZE_NEAREST_NEIGHBOR: KernelRule(_resize_nearest, _resize_problem),
     Builtin.RESIZE_BILINEAR: KernelRule(_resize_bilinear, _resize_problem),
 }
