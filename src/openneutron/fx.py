@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import keyword
 import re
+import warnings
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from typing import Any
 
@@ -13,6 +14,9 @@ from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.traceback import NodeSource, NodeSourceAction
+
+# torch says so of its own specs whenever a program is copied, twice a compile; users can do nothing about it.
+warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
 
 
 def overload(node: Node) -> OpOverload | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from openneutron import OpenNeutronError, compile_model, quantize_model
-from openneutron.fast_export.shortcuts import ALL, SHORTCUTS, VARIABLE, is_taken
+from openneutron.fast_export.shortcuts import ALL, SHORTCUTS, VARIABLE, Replaced, is_taken
 
 SOURCE = Path(__file__).parents[2] / "src" / "openneutron"
 
@@ -85,4 +87,44 @@ def test_the_list_names_every_file_of_the_room():
     room = {f"fast_export/{f.name}" for f in (SOURCE / "fast_export").glob("*.py")}
     named = {each.file for each in SHORTCUTS}
     assert room - named == {"fast_export/__init__.py", "fast_export/shortcuts.py"}
-    assert all((SOURCE / name).exists() and "is_taken" in (SOURCE / name).read_text() for name in named)
+    assert all(re.search(r"is_taken\(|Replaced\(", (SOURCE / name).read_text()) for name in named)
+
+
+def test_functions_are_replaced_until_the_last_thread_has_left(monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    module = SimpleNamespace(f="own", g="own")
+    replaced = Replaced(SHORTCUTS[0], (module, {"f": "other"}))
+    first, second = replaced(), replaced()
+    with first:
+        second.__enter__()
+        assert (module.f, module.g) == ("other", "own")
+    assert module.f == "other"
+    second.__exit__(None, None, None)
+    assert module.f == "own"
+    monkeypatch.setenv(VARIABLE, SHORTCUTS[0].name)
+    with replaced():
+        assert module.f == "own"
+
+
+class _OnTheCpu(nn.Module):
+    """What is composite stays on the CPU beside a delegate: the decomposition takes it apart."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.diff(torch.relu(x), n=2).trace() + torch.ops.openneutron_tests.doubled(x).sum()
+
+
+def test_operators_that_torch_computes_by_others_are_decomposed_the_same(monkeypatch):
+    """One of them is registered here, after programs have been decomposed."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    sample = (torch.randn(4, 4, generator=torch.Generator().manual_seed(0)),)
+    compile_model(nn.ReLU().eval(), sample, verify=False)
+    library = torch.library.Library("openneutron_tests", "FRAGMENT")
+    library.define("doubled(Tensor x) -> Tensor")
+    library.impl("doubled", lambda x: x + x, "CompositeImplicitAutograd")
+
+    def program() -> bytes:
+        return compile_model(_OnTheCpu().eval(), sample, calibration=[sample], verify=False).pte
+
+    quick = program()
+    monkeypatch.setenv(VARIABLE, "composite_operators")
+    assert program() == quick

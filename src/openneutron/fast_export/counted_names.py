@@ -5,38 +5,34 @@ torchao looks for a free one from 0 on, every time: of a long recurrent network 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
-from openneutron.fast_export.shortcuts import COUNTED_NAMES, is_taken
+from openneutron.fast_export.shortcuts import COUNTED_NAMES, Replaced
+
+_next: WeakKeyDictionary[torch.nn.Module, dict[str, int]] = WeakKeyDictionary()
 
 
-@contextmanager
-def counted_names() -> Iterator[None]:
-    """Let torchao, inside, count on from the last name of an observer."""
-    if not is_taken(COUNTED_NAMES):
-        yield
-        return
-    module: Any = import_module("torch.ao.quantization.fx.prepare")  # its package has a function of that name
-    slow = module.get_new_attr_name_with_prefix
-    after: dict[str, int] = {}
+def _counting(prefix: str) -> Callable[[torch.nn.Module], str]:
+    def find(module: torch.nn.Module) -> str:
+        numbers = _next.setdefault(module, defaultdict(int))
+        while hasattr(module, name := f"{prefix}{numbers[prefix]}"):
+            numbers[prefix] += 1
+        numbers[prefix] += 1
+        return name
 
-    def quick(prefix: str) -> Callable[[torch.nn.Module], str]:
-        def find(module: torch.nn.Module) -> str:
-            number = after.get(prefix, 0)
-            while hasattr(module, name := f"{prefix}{number}"):
-                number += 1
-            after[prefix] = number + 1
-            return name
+    return find
 
-        return find
 
-    module.get_new_attr_name_with_prefix = quick
-    try:
-        yield
-    finally:
-        module.get_new_attr_name_with_prefix = slow
+# Inside, torchao counts on from the last name of an observer.
+counted_names = Replaced(
+    COUNTED_NAMES,
+    (
+        import_module("torch.ao.quantization.fx.prepare"),  # its package has a function of that name
+        {"get_new_attr_name_with_prefix": _counting},
+    ),
+)

@@ -7,8 +7,7 @@ without a bias, scales per channel, and so on, as what to look for and what to p
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch.fx import GraphModule
 from torch.nn import functional as F
 from torchao.quantization.pt2e import qat_utils
 
-from openneutron.fast_export.shortcuts import NORM_PATTERNS, is_taken
+from openneutron.fast_export.shortcuts import NORM_PATTERNS, Replaced
 
 _ATEN = torch.ops.aten
 _CALLS = {
@@ -28,39 +27,25 @@ _CALLS = {
 _exported: dict[Hashable, GraphModule] = {}
 
 
-@contextmanager
-def norm_patterns() -> Iterator[None]:
-    """Let torchao, inside, prepare or convert a model for training with few exports of patterns."""
-    if not is_taken(NORM_PATTERNS):
-        yield
-        return
-    module: Any = qat_utils
-    export, fold = module._get_aten_graph_module_for_pattern, module._fold_conv_bn_qat_helper
+def _export_once(pattern: Any, inputs: tuple[Any, ...], is_cuda: bool = False, **more: Any) -> GraphModule:
+    key = (_described(pattern.fn), *map(_described, inputs), is_cuda)
+    key += tuple((name, _described(value)) for name, value in more.items())
+    if key not in _exported:
+        _exported[key] = _export(pattern, inputs, is_cuda, **more)
+    return copy.deepcopy(_exported[key])
 
-    def export_once(pattern: Any, inputs: tuple[Any, ...], is_cuda: bool = False, **more: Any) -> GraphModule:
-        key = (_described(pattern.fn), *map(_described, inputs), is_cuda)
-        key += tuple((name, _described(value)) for name, value in more.items())
-        if key not in _exported:
-            _exported[key] = export(pattern, inputs, is_cuda, **more)
-        return copy.deepcopy(_exported[key])
 
-    def fold_if_there(m: GraphModule, conv_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> GraphModule:
-        if any(m.graph.find_nodes(op="call_function", target=call) for call in _CALLS[conv_fn]):
-            return fold(m, conv_fn, *args, **kwargs)
-        # What it does to a graph in which it finds nothing.
-        m.graph.eliminate_dead_code()
-        module._duplicate_dequantize_node(m)
-        module._remove_extra_dequantize(m)
-        m.delete_all_unused_submodules()
-        m.graph.eliminate_dead_code()
-        m.recompile()
-        return m
-
-    module._get_aten_graph_module_for_pattern, module._fold_conv_bn_qat_helper = export_once, fold_if_there
-    try:
-        yield
-    finally:
-        module._get_aten_graph_module_for_pattern, module._fold_conv_bn_qat_helper = export, fold
+def _fold_if_there(m: GraphModule, conv_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> GraphModule:
+    if any(m.graph.find_nodes(op="call_function", target=call) for call in _CALLS[conv_fn]):
+        return _fold(m, conv_fn, *args, **kwargs)
+    # What it does to a graph in which it finds nothing.
+    m.graph.eliminate_dead_code()
+    _torchao._duplicate_dequantize_node(m)
+    _torchao._remove_extra_dequantize(m)
+    m.delete_all_unused_submodules()
+    m.graph.eliminate_dead_code()
+    m.recompile()
+    return m
 
 
 def _described(value: Any) -> Hashable:
@@ -70,3 +55,15 @@ def _described(value: Any) -> Hashable:
     if code := getattr(value, "__code__", None):
         return (code, *(_described(cell.cell_contents) for cell in value.__closure__ or ()))
     return value
+
+
+_torchao: Any = qat_utils
+_export, _fold = _torchao._get_aten_graph_module_for_pattern, _torchao._fold_conv_bn_qat_helper
+# Inside, torchao prepares or converts a model for training with few exports of patterns.
+norm_patterns = Replaced(
+    NORM_PATTERNS,
+    (
+        qat_utils,
+        {"_get_aten_graph_module_for_pattern": _export_once, "_fold_conv_bn_qat_helper": _fold_if_there},
+    ),
+)

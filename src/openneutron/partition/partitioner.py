@@ -143,7 +143,7 @@ class TablePartitioner(Partitioner):
             for part in cluster.parts
             if len(cluster.parts) > 1 or not (cluster.is_idle or op_name(part.node) in _DECOMPOSES_WELL)
         ]
-        decomposed = _default_decomposition_table()
+        decomposed = _default_decomposition_table() if nodes else {}
         whole = {
             node.name: op
             for node in nodes

@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from torchao.quantization.pt2e.quantizer import Quantizer
 
 from openneutron.diagnostics import fail
+from openneutron.fast_export.composite_operators import composite_operators
 from openneutron.fx import overload
 from openneutron.options import CompileOptions, CustomDelegationOptions
 from openneutron.package.backend import NeutronPartitioner
@@ -141,13 +142,14 @@ def _to_edge(
     def lower(outside: list[OpOverload]) -> EdgeProgramManager:
         config = copy.copy(lowering.config)
         config._core_aten_ops_exception_list = [*config._core_aten_ops_exception_list, *outside]
-        return to_edge_transform_and_lower(
-            dict(exported),
-            transform_passes=list(lowering.before),
-            partitioner=partitioners,
-            compile_config=config,
-            generate_etrecord=etrecord,
-        )
+        with composite_operators():
+            return to_edge_transform_and_lower(
+                dict(exported),
+                transform_passes=list(lowering.before),
+                partitioner=partitioners,
+                compile_config=config,
+                generate_etrecord=etrecord,
+            )
 
     try:
         return lower(outside_core(exported))
