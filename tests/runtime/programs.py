@@ -154,8 +154,8 @@ def arena_program(seed: int) -> tuple[bytes, bytes]:
 
 
 def remembering(count: int) -> list[tuple[bytes, bytes]]:
-    """Programs with states of all kinds, the first of them a window that is shifted; in one memory mode each."""
-    found = []
+    """Programs with states of all kinds, first a window that is shifted; in one memory mode each."""
+    found, random = [], (random_window, adding_up, cache)
     for number in range(count):
         options = CompileOptions(optimise=("performance", "size")[number // 4 % 2])
         random = (random_window, adding_up, cache)
