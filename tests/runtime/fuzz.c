@@ -130,7 +130,7 @@ static volatile sig_atomic_t alarms; /* of the program at hand: the first may be
 
 static void on_alarm(int number) {
     (void)number;
-    if (++alarms < 2) {
+    if (at_hand.microcode == NULL || ++alarms < 2) {
         alarm(MOST_SECONDS);
         return;
     }
@@ -362,8 +362,10 @@ int main(int count, char **arguments) {
     int seconds = atoi(arguments[2]);
     bool apart = seconds == 0 && count == 5;
     if (count == 5 && !apart) hang_path = arguments[4];
-    signal(SIGALRM, on_alarm); /* whatever happens, it comes again and again, and looks at the program at hand */
-    alarm(MOST_SECONDS);
+    struct sigaction action = {.sa_flags = SA_RESTART}; /* signal() would forget the function after one call */
+    action.sa_handler = on_alarm;
+    if (sigaction(SIGALRM, &action, NULL) != 0) return 2;
+    alarm(MOST_SECONDS); /* and again and again, whatever the program at hand */
     start_threads();
     time_t end = time(NULL) + seconds;
     state = strtoull(arguments[3], NULL, 10);

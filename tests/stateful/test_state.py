@@ -196,6 +196,32 @@ def test_a_buffer_that_nobody_reads_is_no_state():
     assert check_network(module, 20, threads=(1,)).states == 1
 
 
+def test_a_buffer_that_is_written_by_broadcasting_and_one_without_values():
+    class Level(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(6, 3)
+            self.register_buffer("level", torch.zeros(1, 6))
+            self.register_buffer("ring", torch.zeros(1, 6, 0))  # of a convolution with one tap
+
+        def forward(self, x):
+            window = torch.cat([self.ring, x], -1)
+            result = self.layer(window.flatten(1) - self.level)
+            self.ring.copy_(window[..., 1:])
+            self.level.copy_(x.abs().mean(1))
+            return result
+
+    torch.manual_seed(0)
+    module, given = Level().eval(), frames(30, 1)
+    sequences = [given, *(frames(30, seed) for seed in range(2, 8))]
+    compiled = compile_model(module, given[0], calibration=sequences, accuracy="fast")
+    assert compiled.states == [("level", 6)]
+    program = load_program(compiled.pte)
+    good = np.stack([y[0].detach().numpy() for y in outputs_over(module, given)])
+    off = np.stack([program.run(x)[0] for x in given]) - good
+    assert np.linalg.norm(off) < 0.03 * np.linalg.norm(good)  # 30 dB
+
+
 def test_a_sequence_leaves_the_module_as_it_was():
     module = torch.nn.Sequential(Assigned())
     buffer, values = module[0].h, module[0].h.clone()

@@ -34,7 +34,7 @@ def part_states(program: ExportedProgram, whole: Collection[str] = ()) -> None:
     results: list[tuple[OutputSpec, Any]] = []
     for spec, value in zip(signature.output_specs, output.args[0], strict=True):
         state = states.get(spec.target) if spec.kind is OutputKind.BUFFER_MUTATION else None
-        if state is not None and not any(map(_sees, state.users)):
+        if state is not None and not _is_read(state):
             continue
         pieces = None if state is None else _pieces(program, state, value)
         if state is None or pieces is None:
@@ -51,10 +51,12 @@ def part_states(program: ExportedProgram, whole: Collection[str] = ()) -> None:
     program.graph.eliminate_dead_code()
 
 
-def _sees(user: Node) -> bool:
-    """Whether a call reads any value of its operand: an empty slice does not."""
-    value = user.meta.get("val")
-    return not isinstance(value, torch.Tensor) or value.numel() > 0
+def _is_read(state: Node) -> bool:
+    """Whether anything is read of a state: it may be empty, and so may be what is taken of it."""
+    return state.meta["val"].numel() > 0 and any(
+        not isinstance(value := user.meta.get("val"), torch.Tensor) or value.numel() > 0
+        for user in state.users
+    )
 
 
 def _pieces(program: ExportedProgram, state: Node, value: Any) -> tuple[int, list[Node]] | None:

@@ -347,6 +347,7 @@ def with_state_ports(program: ExportedProgram, shared: Collection[str] = ()) -> 
         return None
     original = program.module(check_guards=False)
     flat = program.run_decompositions({})
+    _write_alike(flat)
     part_states(flat, shared)
     mark_written(flat, shared)
     signature = flat.graph_signature
@@ -401,6 +402,31 @@ def with_state_ports(program: ExportedProgram, shared: Collection[str] = ()) -> 
         for n, target in zip(states, targets, strict=True)
     ]
     return WithStatePorts(made, tuple(ports), original)
+
+
+def _write_alike(program: ExportedProgram) -> None:
+    """Give what is written to a buffer the buffer's type and shape: torch leaves both to the write."""
+    signature, output = program.graph_signature, program.graph.output_node()
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    buffers = {target: nodes[name].meta["val"] for name, target in signature.inputs_to_buffers.items()}
+    values: list[Any] = list(output.args[0])
+
+    def changed(value: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
+        with program.graph.inserting_before(output):
+            made = program.graph.call_function(target, (value, *args), kwargs)
+        made.meta = {**value.meta, "val": target(value.meta["val"], *args, **kwargs)}
+        return made
+
+    for at, spec in enumerate(signature.output_specs):
+        buffer = buffers.get(str(spec.target)) if spec.kind is OutputKind.BUFFER_MUTATION else None
+        if buffer is None:
+            continue
+        if values[at].meta["val"].dtype != buffer.dtype:
+            values[at] = changed(values[at], torch.ops.aten._to_copy.default, dtype=buffer.dtype)
+        if values[at].meta["val"].shape != buffer.shape:
+            values[at] = changed(values[at], torch.ops.aten.expand.default, list(buffer.shape))
+        spec.arg = TensorArgument(values[at].name)
+    output.args = (tuple(values),)
 
 
 def _copied_from(value: Any) -> Any:
