@@ -4,25 +4,33 @@ It is also compared with the quantized PyTorch model, from which it may differ b
 run with the tests; many are a command, which prints every one that fails with its seed:
 
     python -m tests.stateful.check --count 200 --steps 1000
+    python -m tests.stateful.check --count 10 --steps 200 --qemu    # on both emulated cores, as on the host
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
 import traceback
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from openneutron.accuracy import verify
+from openneutron.firmware.build import build_firmware
+from openneutron.firmware.cores import CORES
+from openneutron.firmware.emulator import run_firmware_sequence
+from openneutron.firmware.program import read_firmware_program
 from openneutron.fx import op_name
 from openneutron.options import CompileOptions
 from openneutron.pipeline import compile_model, quantize_model
 from openneutron.quantize.sequences import outputs_over
+from openneutron.run.native import NativeModel
 from openneutron.run.program import load_program
 from tests.programs import assert_same, reference_of
 from tests.stateful.networks import frames, random_network
@@ -81,18 +89,45 @@ def check_network(module: torch.nn.Module, steps: int, threads: tuple[int, ...] 
     return found
 
 
+def check_on_cores(module: torch.nn.Module, steps: int) -> Found:
+    """Compile, and compare sequences on both emulated cores with the host's."""
+    sequences = [frames(32, seed) for seed in range(5)]
+    found = Found()
+    for options in BOTH:
+        compiled = compile_model(
+            module, sequences[0][0], calibration=sequences, options=options, accuracy="fast"
+        )
+        program = read_firmware_program(compiled.pte)
+        (delegate,), rng = program.delegates, np.random.default_rng(0)
+        ((shape, dtype),) = delegate.inputs
+        given = [[[rng.integers(-128, 128, shape).astype(dtype)]] for _ in range(steps)]
+        host = NativeModel(delegate.microcode, delegate.weights)
+        expected = [host.run(frame[0]) for frame in given]
+        for core in CORES.values():
+            with tempfile.TemporaryDirectory() as folder:
+                outputs = run_firmware_sequence(build_firmware(program, Path(folder), core=core), given)
+            for got, want in zip(outputs, expected, strict=True):
+                assert_same(got[0], want)
+            found.steps += steps
+        found.states = len(compiled.states)
+    found.equal = found.steps
+    return found
+
+
 def main() -> int:
     """Check many networks."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--qemu", action="store_true")
     options = parser.parse_args()
+    check = check_on_cores if options.qemu else check_network
     warnings.simplefilter("ignore")
     failed, equal, steps, states, start = [], 0, 0, 0, time.process_time()
     for seed in range(options.first, options.first + options.count):
         try:
-            found = check_network(random_network(seed), options.steps)
+            found = check(random_network(seed), options.steps)
         except Exception as error:
             failed.append(seed)
             print(f"seed {seed}: {type(error).__name__}: {str(error)[:300]}")
@@ -101,7 +136,8 @@ def main() -> int:
         equal, steps, states = equal + found.equal, steps + found.steps, states + found.states
     print(f"{options.count} networks, {len(failed)} failed {failed}; {states} states in delegates")
     seconds = time.process_time() - start
-    print(f"{steps} steps, {equal} as the quantized PyTorch model bit for bit; {seconds:.0f} s of CPU time")
+    other = "the host" if options.qemu else "the quantized PyTorch model"
+    print(f"{steps} steps, {equal} as {other} bit for bit; {seconds:.0f} s of CPU time")
     return bool(failed)
 
 
