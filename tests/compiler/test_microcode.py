@@ -35,7 +35,7 @@ def values(cls: type) -> st.SearchStrategy:
             one = st.integers(low, high - 1)
             parts[name] = st.tuples(*[one] * word.count) if word.count else one
     if (tail := mc.tail_of(cls)) is not None:
-        parts[tail[0]] = st.lists(values(tail[1]), max_size=25).map(tuple)
+        parts[tail[0]] = st.lists(values(tail[1]), max_size=5).map(tuple)
     return st.builds(cls, **parts)
 
 
@@ -56,7 +56,7 @@ programs = st.builds(
 )
 
 
-@settings(max_examples=30)
+@settings(max_examples=60)
 @given(programs)
 def test_encode_decode(program):
     raw = mc.encode(program)
