@@ -20,7 +20,7 @@ from openneutron.fx import op_name
 from openneutron.inputs.samples import load_samples
 from openneutron.package.program import CompiledProgram
 from openneutron.passes.canonical.constants import fold_constants
-from openneutron.pipeline import compile_model, prepare_qat
+from openneutron.pipeline import compile_model, prepare_qat, quantize_model
 from openneutron.run.program import load_program
 from openneutron.tensors import is_plain, plain
 
@@ -523,6 +523,8 @@ def test_indices_that_are_read(recipe: str) -> None:
         (lambda x: (x.relu(), "text"), "ON213"),
         (lambda x: x.relu() if x.sum() > 0 else x, "ON212"),
         (lambda x, y: x + y, "ON212"),
+        (lambda x: torch.bincount(x.argmax(1), minlength=8), "ON205"),
+        (lambda x: torch.nonzero(x.relu()).t(), "ON205"),
     ],
 )
 def test_what_cannot_be_a_program_is_said(function: Callable[..., Any], code: str) -> None:
@@ -539,3 +541,51 @@ def test_a_size_that_only_the_run_tells_is_the_cpus() -> None:
     x = torch.randn(2, 8)
     program = build(forward, x, layers=(nn.Linear(8, 8),), accuracy="fast")
     assert "aten.index.Tensor" in {entry.op for entry in program.rejected}
+
+
+def test_places_that_are_not_zero_lie_in_rows() -> None:
+    """PyTorch's lie in columns, and ExecuTorch describes its own so: what its kernel writes are rows."""
+
+    def forward(linear: nn.Module, x: torch.Tensor) -> Any:
+        y = linear(x)
+        places = torch.nonzero(y > 0)
+        return places, y[places[:, 0], places[:, 1]], places + 1
+
+    torch.manual_seed(0)
+    x = torch.randn(3, 8)
+    quantized = quantize_model(Function(forward, nn.Linear(8, 5)).eval(), [(x,)], accuracy="fast")
+    found = load_program(compile_model(quantized, (x,)).pte).run((x,))
+    for value, wanted in zip(found, quantized(x), strict=True):
+        np.testing.assert_allclose(value, wanted.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_floats_that_nothing_quantizes_run_on_the_cpu(dtype: torch.dtype) -> None:
+    x = torch.randn(2, 6, generator=torch.Generator().manual_seed(0)).to(dtype)
+    torch.manual_seed(0)
+    program = build(lambda linear, x: linear(x), x, layers=(nn.Linear(6, 6).to(dtype),), accuracy="fast")
+    assert [entry.reject.reason for entry in program.rejected] == [
+        f"it computes in {str(dtype).removeprefix('torch.')}; only float32 is quantized"
+    ]
+    (found,) = load_program(program.pte).run((x,))
+    assert found.dtype == (np.float32 if dtype is torch.bfloat16 else str(dtype).removeprefix("torch."))
+
+
+def test_layers_of_slices_of_a_flat_tensor() -> None:
+    """They look like the parts of a grouped convolution, but no convolution reads them together."""
+
+    def forward(first: nn.Module, second: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        parts = x[:, None, None, :4], x[:, None, None, 4:]
+        columns = [
+            layer(part.permute(0, 3, 1, 2)) for layer, part in zip((first, second), parts, strict=True)
+        ]
+        return torch.cat(columns, 1)
+
+    program = build(forward, torch.randn(1, 8), layers=(nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1)))
+    assert not program.rejected
+    fold = build(
+        lambda linear, x: F.fold(linear(x).transpose(1, 2), (8, 8), (2, 2), stride=2),
+        torch.randn(1, 16, 12),
+        layers=(nn.Linear(12, 16),),
+    )
+    assert not fold.rejected

@@ -81,7 +81,7 @@ def write_reference(program: Path, pte: bytes, model: Any, example: tuple[Any, .
         pairs = zip(_with_nodes(graph, sample), method.inputs, strict=True)
         given = [_as_given(x, spec, node) for (x, node), spec in pairs]
         wanted = _run({"": graph}, [("", sample)])
-        bounds = [_float_rounding(want) for want in wanted]
+        bounds = [_float_rounding(want, node) for want, node in zip(wanted, _results(graph), strict=True)]
         for noise in _disturbed({"": graph}, [("", sample)]):
             moved = [_distance(a, b) for a, b in zip(noise, wanted, strict=True)]
             bounds = [

@@ -24,7 +24,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 
 from openneutron.diagnostics import fail
-from openneutron.fx import op_name
+from openneutron.fx import op_name, tensor_of
 from openneutron.ops import find
 from openneutron.package.program import CompiledProgram, Verification
 from openneutron.package.pte import TensorSpec, numpy_dtype
@@ -32,12 +32,13 @@ from openneutron.partition.constants import DEQUANTIZE_TENSOR, QUANTIZE_TENSOR
 from openneutron.quantize.export import Model
 from openneutron.quantize.stateful import Frames, is_stateful, one_sequence
 from openneutron.quantize.together import NamedFrame
-from openneutron.run.program import LoadedProgram, load_program
+from openneutron.run.program import LoadedProgram, as_array, load_program
 from openneutron.tensors import results
 
 FACTOR = 2.0
 _RUNS = 16  # disturbed runs at most; one is enough for a program that is right, nearly always
 _FLOAT = 1e-5  # of the largest value
+_SHORT_FLOAT_STEPS = 8  # that float16 and bfloat16 may differ by, of the largest value
 REPEATED = 4  # times that the only frame of a program that remembers is run
 MOST_FRAMES = 16  # of a sequence that a program is compared over
 
@@ -113,7 +114,8 @@ def _compare(loaded: LoadedProgram, models: Mapping[str, GraphModule], frames: S
     found = [array for outputs in by_frame for array in outputs]
     wanted = _run(models, frames)
     noise = _disturbed(models, frames)
-    bounds = [_float_rounding(w) for w in wanted]
+    nodes = [node for name, _ in frames for node in _results(models[name])]
+    bounds = [_float_rounding(w, node) for w, node in zip(wanted, nodes, strict=True)]
     for _ in range(_RUNS):
         shares = [_share(_distance(f, w), bound) for f, w, bound in zip(found, wanted, bounds, strict=True)]
         if max(shares, default=0.0) <= 1:
@@ -151,11 +153,14 @@ def _distance(found: np.ndarray, wanted: np.ndarray) -> tuple[float, float]:
     return float(np.sqrt(np.mean(difference**2))), float(difference.max())
 
 
-def _float_rounding(wanted: np.ndarray) -> tuple[float, float]:
+def _float_rounding(wanted: np.ndarray, node: Any) -> tuple[float, float]:
     """What float kernels may differ by: they add in another order."""
     if wanted.dtype.kind != "f" or not np.isfinite(wanted).any():
         return 0.0, 0.0
-    bound = _FLOAT * float(np.abs(wanted[np.isfinite(wanted)]).max())
+    value = tensor_of(node) if isinstance(node, Node) else None
+    short = value is not None and value.dtype in (torch.float16, torch.bfloat16)
+    part = _SHORT_FLOAT_STEPS * torch.finfo(value.dtype).eps if value is not None and short else _FLOAT
+    bound = part * float(np.abs(wanted[np.isfinite(wanted)]).max())
     return bound, bound
 
 
@@ -279,4 +284,4 @@ def _dequantized(value: np.ndarray, step: tuple[float, int] | None) -> np.ndarra
 
 
 def _array(value: Any) -> np.ndarray:
-    return value.detach().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    return as_array(value.detach() if isinstance(value, torch.Tensor) else value)

@@ -36,9 +36,21 @@ class ArenaPlanning(MemoryPlanningPass):
         self, graph_module: GraphModule, graph_signature: ExportGraphSignature | None = None
     ) -> PassResult:
         """Add the arenas, then plan."""
+        _describe_rows(graph_module)
         if self.alloc_graph_input and self.alloc_graph_output:
             _Arenas(graph_module, graph_signature).add()
         return super().run(graph_module, graph_signature)
+
+
+def _describe_rows(module: GraphModule) -> None:
+    """Say of the places that are not zero how ExecuTorch's kernel writes them: one after the other.
+
+    PyTorch has their columns one after the other, and ExecuTorch infers that for its own kernel.
+    """
+    for node in module.graph.nodes:
+        if str(node.target) == "aten.nonzero.out":
+            for spec in _specs(node):
+                spec.dim_order = tuple(range(len(spec.shape)))
 
 
 class _Arenas:

@@ -303,6 +303,9 @@ def package_program(
                      "ExecuTorch cannot write a tensor whose size along an inner dimension the data decides",
                      "Choose along the first dimension, or use torch.where, not x[mask].")  # fmt: skip
             except RuntimeError as error:
+                if "finite upper bound" in str(error):
+                    fail("ON205", "program", "the data decide the size of a tensor, and nothing bounds it",
+                         "Give it a fixed size: torch.bincount, say, is a sum of one_hot.")  # fmt: skip
                 _, _, missing = str(error).partition("Missing out variants: ")
                 if not missing:
                     raise

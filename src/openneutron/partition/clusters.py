@@ -428,7 +428,7 @@ class _Finder:
         if self.with_state and users and (not quantizers or last in self.in_state):
             return (), _value(last, None)
         if (len(quantizers) != len(users) and not self.with_state) or not users:
-            raise _Refused(_not_quantized("its result is not quantized to int8"))
+            raise _Refused(_in_another_float(last) or _not_quantized("its result is not quantized to int8"))
         return self._quantized(quantizers)
 
     def _quantized(self, quantizers: list[Node]) -> tuple[tuple[Node, ...], Value]:
@@ -554,6 +554,18 @@ def _not_quantized(problem: str) -> Reject:
         problem,
         "Quantize first: give compile_model calibration inputs, or use NeutronQuantizer and then "
         "to_edge_transform_and_lower, since to_edge alone decomposes operators into float parts.",
+    )
+
+
+def _in_another_float(node: Node) -> Reject | None:
+    """Why quantization leaves an operator alone: it computes in a float that is not float32."""
+    value = tensor_of(node)
+    if value is None or not value.is_floating_point() or value.dtype == torch.float32:
+        return None
+    return Reject(
+        "ON202",
+        f"it computes in {str(value.dtype).removeprefix('torch.')}; only float32 is quantized",
+        "Call .float() on the model and on its inputs, then quantize.",
     )
 
 

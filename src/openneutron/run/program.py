@@ -103,7 +103,7 @@ class LoadedProgram:
                     f"{method} failed: {_first_line(error)}",
                     "ExecuTorch's messages above say more.",
                 )
-        return [_array(value) for value in outputs if value is not None]
+        return [as_array(value) for value in outputs if value is not None]
 
     def reset(self) -> None:
         """Let all that the program remembers start from its initial values, as after loading."""
@@ -262,8 +262,11 @@ def _argument(value: Any, spec: TensorSpec | None, where: str) -> Any:
     return in_order(tensor, spec.dim_order)
 
 
-def _array(value: Any) -> np.ndarray:
-    return value.numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+def as_array(value: Any) -> np.ndarray:
+    """A result as an array; NumPy has no bfloat16, of which float32 has every value."""
+    if not isinstance(value, torch.Tensor):
+        return np.asarray(value)
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
 
 
 def _first_line(error: BaseException) -> str:

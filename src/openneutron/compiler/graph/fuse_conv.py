@@ -115,7 +115,7 @@ def join_group_convolutions(g: Rewriter, op: Op) -> bool:
     cuts = [g.maker(conv.operand(0)) for conv in convs]
     source = None if cuts[0] is None else cuts[0].operand(0)
     width = convs[0].operand(1).shape[3]
-    if source is None or concat_axis(op) != 3 or source.shape[3] != len(convs) * width:
+    if source is None or concat_axis(op) != 3 or source.shape[3:] != (len(convs) * width,):
         return False
     for index, (conv, cut) in enumerate(zip(convs, cuts, strict=True)):
         begin, size = (0, 0, 0, index * width), (*source.shape[:3], width)

@@ -98,6 +98,8 @@ def _pin_results(delegate: LoweredBackendModule) -> None:
 def _restore(model: GraphModule, result: Node) -> None:
     """Let a result be contiguous, and its readers see it as it was."""
     before = result.meta["val"]
+    if op_name(result) == "aten.nonzero.default":
+        return  # ExecuTorch infers its order again: its readers take copies
     result.meta["val"] = _contiguous(before)
     if free_unbacked_symbols(before) or _is_contiguous(before) or not is_plain(before):
         return  # no delegate reads a size that the data decides, or an order that ExecuTorch does not have
@@ -140,6 +142,8 @@ def _wants_contiguous(node: Node) -> bool:
     op, name = overload(node), op_name(node)
     if op is None or name.startswith(_TAKES_ANY) or name in _TAKES_CHANNELS_LAST:
         return False
+    if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
+        return False  # of a tensor's size
     read = [n for n in node.all_input_nodes if tensor_of(n) is not None]
     last = [n for n in (node, *read) if _is_reordered(n)]
     if name.startswith("cortex_m."):  # these look at the memory alone
@@ -149,7 +153,7 @@ def _wants_contiguous(node: Node) -> bool:
     if torch.Tag.pointwise not in op.tags:
         return True
     # Element by element is right if all tensors lie in the same order; one that is broadcast does not.
-    orders = {(tuple(n.meta["val"].shape), _order(n.meta["val"])) for n in (node, *read)}
+    orders = {(tuple(map(str, n.meta["val"].shape)), _order(n.meta["val"])) for n in (node, *read)}
     return len(orders) > 1 or orders.pop()[1] != (0, 2, 3, 1)  # a third order: of one channel, say
 
 
