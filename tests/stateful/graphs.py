@@ -62,6 +62,11 @@ def random_window(seed: int) -> Graph:
     results = [window if rng.integers(0, 4) == 0 else added(window, window)]
     if rng.integers(0, 3) == 0:
         results.append(added(ring, cut(window, length - kept, kept)))  # the old beside the new
+    if rng.integers(0, 6) == 0:
+        results.append(state)  # as it was
+    if rng.integers(0, 6) == 0:  # the old in another window too
+        results.append(build.op(Builtin.CONCATENATION, [window, ring], sized(length + kept), QUANT,
+                                options={"axis": axis, **NO_CLAMP}))  # fmt: skip
     build.remember(state, window if whole else cut(window, begin, kept))
     return build.graph(results)
 

@@ -38,7 +38,7 @@ def shift_windows(graph: Graph) -> Graph:
     for number in range(len(graph.states)):
         for window in _windows(graph, number):
             graph = _shifted(graph, number, window)
-    return drop_dead_ops(graph).verify()
+    return drop_dead_ops(graph).verify() if graph.states else graph
 
 
 def _windows(graph: Graph, number: int) -> list[_Window]:

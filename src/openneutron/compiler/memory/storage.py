@@ -113,6 +113,7 @@ class _Class:
     name: str
     members: dict[Tensor, int] = field(default_factory=dict)
     pitches: dict[Tensor, int] = field(default_factory=dict)  # of those with gaps
+    is_returned: bool = False  # an output of the program is in it
 
 
 def share_storage(
@@ -127,11 +128,12 @@ def share_storage(
         classes[t] = _Class(Home.STATE, index, t.nbytes, t.name, {t: 0})
     for index, t in enumerate(graph.given):
         classes[t] = _Class(Home.SCRATCH if arena else Home.INPUT, index, t.nbytes, t.name, {t: 0})
-    numbers = {} if arena else {t: i for i, t in reversed(list(enumerate(graph.returned)))}
+    numbers = {t: i for i, t in reversed(list(enumerate(graph.returned)))}
     for op in graph.ops:
         for t in op.outputs:
-            home, number = (Home.OUTPUT, numbers[t]) if t in numbers else (Home.SCRATCH, 0)
-            classes[t] = _Class(home, number, t.nbytes, t.name, {t: 0})
+            home = Home.OUTPUT if t in numbers and not arena else Home.SCRATCH
+            number = numbers[t] if home is Home.OUTPUT else 0
+            classes[t] = _Class(home, number, t.nbytes, t.name, {t: 0}, is_returned=t in numbers)
 
     spread = _spreadable(graph)
     assigns = assignments(graph)
@@ -378,6 +380,9 @@ def _merge(placements: list[tuple[Tensor, Tensor, int]], classes: dict[Tensor, _
         return False
     if any(host in classes[host].pitches for _, host, _ in placements):
         return False  # a view without gaps of something with gaps
+    for _, host, _ in placements:
+        if classes[host].home is Home.STATE and any(cls.is_returned for cls in guests):
+            return False  # an output stays as it is when the state is overwritten
     for guest, host, offset in placements:
         moved, target = classes[guest], classes[host]
         base = target.members[host] + offset
@@ -385,6 +390,7 @@ def _merge(placements: list[tuple[Tensor, Tensor, int]], classes: dict[Tensor, _
             target.members[t] = base + at
             classes[t] = target
         target.pitches.update(moved.pitches)
+        target.is_returned |= moved.is_returned
     return True
 
 
