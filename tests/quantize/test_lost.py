@@ -66,6 +66,20 @@ def test_the_parts_of_a_concatenation_are_measured_by_themselves():
     assert {part.output for part in found.parts} == {0, 1} and len(found.parts) >= 3
 
 
+class ClassAndScores(Head):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = super().forward(x).mean((2, 3))
+        return y.argmax(1), y
+
+
+def test_an_output_of_integers_has_no_error_and_shifts_no_other_outputs():
+    """What samples that were fitted to say is of the outputs that have an error, not of all."""
+    found = refined(ClassAndScores(1.0), 40)
+    (part,) = found.parts
+    assert part.output == 1 and found.quality.elsewhere.shift_db[0] != 0
+    assert part.sqnr_db == pytest.approx(found.quality.output_db)
+
+
 @pytest.mark.parametrize("accuracy", ["fast", "balanced"])
 @pytest.mark.parametrize("count", [1, 2, 7, 8])
 def test_any_number_of_samples(accuracy, count):

@@ -9,7 +9,7 @@ where that happens is found by rounding the model up to a layer and no further.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,14 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from openneutron.quantize.prepared_model.model import Sample, behind
-from openneutron.quantize.prepared_model.quality import Run, parts_of, powers, quantized_run, together_db
+from openneutron.quantize.prepared_model.quality import (
+    Run,
+    measured_outputs,
+    parts_of,
+    powers,
+    quantized_run,
+    together_db,
+)
 
 LOST_DB = 10.0  # below, a part is lost
 _ALIKE = 4.0  # channels whose largest values differ by no more are one group
@@ -66,12 +73,13 @@ def part_errors(
 ) -> list[PartError]:
     """The error of every part of every output, of runs over these samples; where what is lost was lost.
 
-    By `shifts` of each output all samples there are differ from these.
+    By `shifts` of each output that errors are measured on all samples there are differ from these.
     """
     runs: dict[int, Run] = {}  # of the model rounded so far, which all that is lost is looked for in
+    shift_of = dict(zip(measured_outputs(model), shifts, strict=False))
     return [
-        _placed(model, row, place, exact, samples, runs, shifts) if row.is_lost else row
-        for row, place in _measured(model, exact, found, shifts)
+        _placed(model, row, place, exact, samples, runs, shift_of) if row.is_lost else row
+        for row, place in _measured(model, exact, found, shift_of)
     ]
 
 
@@ -79,12 +87,13 @@ def lacking_db(
     model: GraphModule, exact: Run, found: Run, wanted_db: float, shifts: Sequence[float] = ()
 ) -> float:
     """By how much the parts of outputs that are below a figure are below it, all together."""
-    figures = [min(max(row.sqnr_db, 0.0), wanted_db) for row, _ in _measured(model, exact, found, shifts)]
+    shift_of = dict(zip(measured_outputs(model), shifts, strict=False))
+    figures = [min(max(row.sqnr_db, 0.0), wanted_db) for row, _ in _measured(model, exact, found, shift_of)]
     return sum(wanted_db - figure for figure in figures)
 
 
 def _measured(
-    model: GraphModule, exact: Run, found: Run, shifts: Sequence[float] = ()
+    model: GraphModule, exact: Run, found: Run, shift_of: Mapping[int, float]
 ) -> list[tuple[PartError, int]]:
     """The error of every part, and its place among the scores."""
     rows: list[tuple[PartError, int]] = []
@@ -95,7 +104,8 @@ def _measured(
         if not pairs or not pairs[0][0].numel():
             continue
         for channels in _groups([a for a, _ in pairs]):
-            rows.append((_error(output, behind(node).name, channels, pairs, shifts), place))
+            part = behind(node).name
+            rows.append((_error(output, part, channels, pairs, shift_of.get(output, 0.0)), place))
     return rows
 
 
@@ -104,10 +114,9 @@ def _error(
     part: str,
     channels: tuple[int, ...],
     pairs: list[tuple[Tensor, Tensor]],
-    shifts: Sequence[float] = (),
+    shift: float,
 ) -> PartError:
     chosen = [(_only(a, channels), _only(b, channels)) for a, b in pairs]
-    shift = shifts[output] if output < len(shifts) else 0.0
     sqnr = together_db([powers(a, b) for a, b in chosen]) + shift
     return PartError(
         output, part, channels, sqnr, _is_constant([b for _, b in chosen], [a for a, _ in chosen])
@@ -149,7 +158,7 @@ def _placed(
     exact: Run,
     samples: Sequence[Sample],
     runs: dict[int, Run],
-    shifts: Sequence[float],
+    shift_of: Mapping[int, float],
 ) -> PartError:
     """The part with the layer where it is lost: it still is there if everything before alone is rounded."""
     steps: dict[str, Node] = {}  # names of observers in order, and what they look at, or read constants with
@@ -166,7 +175,8 @@ def _placed(
         if middle not in runs:
             runs[middle] = quantized_run(model, few, names[middle:])
         pairs = [(a[place], b[place]) for a, b in zip(known.scores, runs[middle].scores, strict=True)]
-        if _error(row.output, row.part, row.channels, pairs, shifts).is_lost:
+        shift = shift_of.get(row.output, 0.0)
+        if _error(row.output, row.part, row.channels, pairs, shift).is_lost:
             high = middle
         else:
             low = middle

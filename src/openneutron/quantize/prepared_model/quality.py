@@ -361,6 +361,12 @@ def parts_of(module: GraphModule) -> list[tuple[int, Node]]:
     return [(number, node) for node, number in found.items()]
 
 
+def measured_outputs(module: GraphModule) -> list[int]:
+    """The numbers of the outputs that errors are measured on: those that are no integers."""
+    ends = [n for n in pytree.tree_leaves(_output(module).args) if isinstance(n, Node)]
+    return [number for number, end in enumerate(ends) if _is_measured(end)]
+
+
 def _is_measured(node: Node) -> bool:
     value = behind(node).meta.get("val")
     if not isinstance(value, Tensor):
