@@ -14,6 +14,7 @@ METHODS = {
     ROUND: "weights are rounded for the least error of the layer's result, and biases corrected",
     BIAS: "what quantization shifts the mean of a channel by is taken back in the bias",
 }
+WEIGHT_METHODS = (ROUND, BIAS)  # they change weights and biases
 FAST, BALANCED, BEST = "fast", "balanced", "best"
 LEVELS = {
     FAST: (),

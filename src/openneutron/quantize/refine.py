@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import resource
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
@@ -52,6 +52,8 @@ class Refined:
     # The model the methods that change weights began with: equalized, its layers those of the result.
     reference: GraphModule | None = field(default=None, repr=False)
     original: GraphModule | None = field(default=None, repr=False)  # before everything
+    # A model with the weights of the reference, as the methods that were kept would have it.
+    fitted_anew: Callable[[GraphModule], GraphModule] | None = field(default=None, repr=False)
     peak_bytes: int = 0  # of memory that the process has had by then
     kept_float: dict[str, Any] | None = None  # layers left in float, and what that gives and costs
     fitted: int = 0  # samples that were calibrated with
@@ -223,6 +225,7 @@ class _Observed:
             figure,
             judged.reference,
             judged.original,
+            judged.fitted_anew,
             peak,
             fitted=self.seen,
             parts=parts,

@@ -5,6 +5,9 @@ weights (the squares, sum and root of a magnitude) can be left unrounded. What e
 told by gradients; the most promising are tried, and what they give is set against the cycles that the CPU
 needs for them. What looks best for its price is compiled for real: it stays float only if the outputs do get
 better on samples kept back and the program stays within the budget.
+
+Weights that were changed to make up for what is rounded would be wrong where less is: candidates are tried
+with the weights as they were given, and of what is chosen the weights are changed anew.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch.fx import GraphModule, Node
 
 from openneutron import ops
@@ -43,14 +47,12 @@ from openneutron.quantize.prepared_model.quality import (
     Quality,
     Run,
     chosen_by_others,
-    float_run,
     quality,
     quantized_run,
     with_gain,
 )
 from openneutron.quantize.prepared_model.walk import affordable
 from openneutron.quantize.refine import Refined
-from openneutron.quantize.samples import spread_over
 from openneutron.recipes.parts import lower_program
 from openneutron.recipes.recipe import find_recipe
 from openneutron.targets.chip import Target
@@ -135,7 +137,7 @@ class FloatBudget:
         best = before = quality(exact, run)
         shown = refined.quality
         shifts = _shifts(best, shown)
-        search = _Search(prepared, refined, target, share * about, asked, shifts)
+        search = _Search(prepared, refined, target, share * about, asked, before)
         left, chosen, model, now = search.candidates(progress), frozenset[str](), prepared, first
         if not left and not asked:
             return prepared, refined
@@ -145,7 +147,7 @@ class FloatBudget:
             # Unasked it is for an answer that is of use: what gives most first, whatever it costs of the 5 %.
             candidate = max(left, key=lambda c: c.gain_db / (max(1, c.cycles) if asked else 1))
             left.remove(candidate)
-            trial = unrounded(prepared, chosen | candidate.nodes, refined.reference)
+            trial = unrounded(prepared, chosen | candidate.nodes, refined)
             trial_run = quantized_run(trial, refined.held)
             found = quality(exact, trial_run)
             lacking = [lacking_db(trial, exact, r, WANTED_DB, shifts) for r in (run, trial_run)]
@@ -201,22 +203,33 @@ def _worst(parts: Iterable[Any], output_db: float) -> float:
     return min([output_db, *(part.sqnr_db for part in parts)])
 
 
-def unrounded(prepared: GraphModule, group: Unit, reference: GraphModule | None) -> GraphModule:
+def unrounded(prepared: GraphModule, group: Unit, refined: Refined) -> GraphModule:
     """A copy of a calibrated model with some operators in float.
 
-    Weights that were changed to be rounded well are again what they were in the model they were taken from.
+    What was done to weights and biases made up for what was rounded: it is done anew for what still is.
     """
-    model = copied(prepared)
+    model = _with_given_weights(prepared, refined.reference)
     names = set(_unrounded(model, group))
-    if reference is not None:
-        held = {str(layer.weight.target): layer.weight for layer in layers_of(reference)}
-        for layer in layers_of(model):
-            if layer.node.name in group and (old := held.get(str(layer.weight.target))) is not None:
-                set_value(model, layer.weight, value_of(reference, old))
     for node in [n for n in model.graph.nodes if n.op == "call_module" and str(n.target) in names]:
         node.replace_all_uses_with(node.args[0])
         model.graph.erase_node(node)
     model.recompile()
+    return model if refined.fitted_anew is None else refined.fitted_anew(model)
+
+
+def _with_given_weights(prepared: GraphModule, reference: GraphModule | None) -> GraphModule:
+    """A copy whose weights and biases are again what they were before methods changed them."""
+    model = copied(prepared)
+    if reference is None:
+        return model
+    given = {layer.name: layer for layer in layers_of(reference)}
+    for layer in layers_of(model):
+        if (old := given.get(layer.name)) is None:
+            continue
+        set_value(model, layer.weight, value_of(reference, old.weight))
+        if layer.bias is not None:  # one of zeros was added where there was none
+            zeros = torch.zeros_like(value_of(model, layer.bias))
+            set_value(model, layer.bias, zeros if old.bias is None else value_of(reference, old.bias))
     return model
 
 
@@ -230,17 +243,25 @@ class _Search:
         target: Target,
         cycles: float,
         asked: bool,
-        shifts: Sequence[float],
+        before: Quality,
     ):
-        self.shifts = shifts
-        self.prepared = prepared
-        self.samples = spread_over(refined.held, affordable(prepared, 16 << 20, 2, 8))
+        self.prepared = _with_given_weights(prepared, refined.reference)
+        count = min(affordable(prepared, 16 << 20, 2, 8), before.samples)
+        # Unasked, it is for an output that is far from float: the samples that make it so tell why.
+        chosen = _worst_first(before)[:count]
+        if asked:
+            chosen = [i * before.samples // count for i in range(count)]
+        self.samples = [refined.held[i] for i in chosen]
+        exact = refined.exact
+        self.exact = Run([exact.outputs[i] for i in chosen], [exact.scores[i] for i in chosen])
         self.target = target
         self.cycles = cycles
         self.tried = _TRIED[asked]
         self.asked = asked
-        self.exact: Run = float_run(prepared, self.samples)
         self.nodes = {n.name: n for n in prepared.graph.nodes}
+        now = quality(self.exact, quantized_run(self.prepared, self.samples))
+        told = (refined.quality or before).per_output_db
+        self.shifts = [_difference(a, b) for a, b in zip(told, now.per_output_db, strict=True)]
         self.now_db = self._measure(frozenset())
 
     def candidates(self, progress: Callable[[float], None]) -> list[_Candidate]:
@@ -265,7 +286,17 @@ class _Search:
             if (candidate := self._candidate(group)) is not None:
                 found.append(candidate)
             progress(0.5 * done / len(tried))
-        return found
+        return found if self.asked else [*self._together(found), *found]
+
+    def _together(self, found: Sequence[_Candidate]) -> list[_Candidate]:
+        """All that the budget holds at once, what gives most first."""
+        group: Unit = frozenset()
+        for candidate in sorted(found, key=lambda c: -c.gain_db):
+            more = group | candidate.nodes
+            if _cycles([self.nodes[n] for n in more], self.target) <= self.cycles:
+                group = more
+        made = self._candidate(group) if group and all(group != c.nodes for c in found) else None
+        return [] if made is None else [made]
 
     def _told(self) -> dict[str, float]:
         """Of every observer, by its name, the error at the outputs that its rounding makes by gradients."""
@@ -381,8 +412,19 @@ def _shifts(now: Quality, shown: Quality | None) -> list[float]:
     """By how much each output is worse on all samples there are than on those at hand."""
     if shown is None:
         return []
-    pairs = zip(now.per_output_db, shown.per_output_db, strict=True)
-    return [min(told - found, 0.0) if math.isfinite(told - found) else 0.0 for found, told in pairs]
+    pairs = zip(shown.per_output_db, now.per_output_db, strict=True)
+    return [min(_difference(told, found), 0.0) for told, found in pairs]
+
+
+def _difference(told: float, found: float) -> float:
+    return told - found if math.isfinite(told - found) else 0.0
+
+
+def _worst_first(found: Quality) -> list[int]:
+    """The samples in the order of their errors, each output's by its power."""
+    powers = [sum(signal for signal, _ in column) or 1.0 for column in zip(*found.outputs, strict=True)]
+    errors = [sum(n / p for (_, n), p in zip(row, powers, strict=True)) for row in found.outputs]
+    return sorted(range(found.samples), key=lambda i: -errors[i])
 
 
 def _about_cycles(prepared: GraphModule, target: Target) -> int:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol, cast
 
 from torch.fx import GraphModule
 
-from openneutron.quantize.plan import EQUALIZE, RANGES, AccuracyPlan
+from openneutron.quantize.plan import EQUALIZE, RANGES, WEIGHT_METHODS, AccuracyPlan
 from openneutron.quantize.prepared_model.copies import copied
 from openneutron.quantize.prepared_model.model import Sample
 from openneutron.quantize.prepared_model.quality import (
@@ -132,6 +133,16 @@ class JudgedModel:
             self.taken.append(method)
             self.model, self.quality, self._run = attempt.model, attempt.quality, attempt.run
             self.reference = self.model if method == EQUALIZE else self.reference
+
+    def fitted_anew(self, model: GraphModule) -> GraphModule:
+        """Another model, whose weights are as they were given, with what was done to those of this one."""
+        other = copy(self)
+        other.model = model
+        for method in self.taken:
+            if method in WEIGHT_METHODS and other.samples:
+                changed, _ = find_method(method).apply(other, lambda part: None)
+                other.model = changed or other.model
+        return other.model
 
     def told_by_fitted(self) -> Quality | None:
         """The figure to show: those kept back may be easier than others, which samples fitted to tell."""
