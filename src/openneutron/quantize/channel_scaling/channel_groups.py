@@ -232,12 +232,14 @@ def _split(prepared: GraphModule, place: _Place, levels: list[tuple[int, int]]) 
             if stop < len(levels) and levels[stop] == levels[start]:
                 continue
             part = _call(graph, aten.slice.Tensor, (before, 1, start, stop), function.end)
+            # What a function makes of it, element by element, is all alike: asking each operator takes long.
+            value = torch.empty_like(part.meta["val"])
             part = _watched(prepared, before, part)
-            known = {before: _times(prepared, part, 0.5 ** levels[start][0])}
+            known = {before: _times(prepared, part, 0.5 ** levels[start][0], value)}
             for node in function.nodes:
                 given = map_arg((node.args, node.kwargs), lambda n, known=known: known.get(n, n))  # type: ignore[misc]
-                known[node] = _call(graph, node.target, given[0], node, given[1])
-            end = _times(prepared, known[function.end], 2.0 ** levels[start][1])
+                known[node] = _call(graph, node.target, given[0], node, given[1], value)
+            end = _times(prepared, known[function.end], 2.0 ** levels[start][1], value)
             parts.append(_watched(prepared, after, end))
             start = stop
         joined = _call(graph, aten.cat.default, (parts, 1), function.end)
@@ -246,14 +248,14 @@ def _split(prepared: GraphModule, place: _Place, levels: list[tuple[int, int]]) 
         graph.erase_node(node)
 
 
-def _times(prepared: GraphModule, node: Node, factor: float) -> Node:
+def _times(prepared: GraphModule, node: Node, factor: float, value: Tensor | None = None) -> Node:
     if factor == 1.0:
         return node
     name = free_name(prepared, f"{node.name}_factor")
     prepared.register_buffer(name, torch.tensor(factor))
     number = prepared.graph.get_attr(name)
     number.meta["val"] = prepared.get_buffer(name)
-    return _call(prepared.graph, aten.mul.Tensor, (node, number), node)
+    return _call(prepared.graph, aten.mul.Tensor, (node, number), node, value=value)
 
 
 def _watched(prepared: GraphModule, like: Node, node: Node) -> Node:
@@ -263,9 +265,20 @@ def _watched(prepared: GraphModule, like: Node, node: Node) -> Node:
     return prepared.graph.call_module(name, (node,))
 
 
-def _call(graph: torch.fx.Graph, target: Any, args: Any, like: Node, kwargs: Any = None) -> Node:
+def _call(
+    graph: torch.fx.Graph,
+    target: Any,
+    args: Any,
+    like: Node,
+    kwargs: Any = None,
+    value: Tensor | None = None,
+) -> Node:
+    """A call that has what is known of another; its result is like `value`, or is computed to know it."""
     made = graph.call_function(target, args, kwargs or {})
     made.meta = {k: v for k, v in like.meta.items() if k != "val"}
+    if value is not None:
+        made.meta["val"] = value
+        return made
     given, named = map_arg((made.args, made.kwargs), lambda n: behind(n).meta["val"])
     made.meta["val"] = target(*given, **named)
     return made
