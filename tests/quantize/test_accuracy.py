@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
+import statistics
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from openneutron.diagnostics import OpenNeutronError
 from openneutron.passes import BEFORE_PREPARE, PTQ, run_passes
 from openneutron.quantize.accuracy_methods.bias import correct_bias
 from openneutron.quantize.accuracy_methods.round import round_weights
-from openneutron.quantize.annotation.observer import CHOICES, RangeObserver
+from openneutron.quantize.annotation.observer import CHOICES, MINMAX, RangeObserver
 from openneutron.quantize.channel_scaling.absorb import absorb
 from openneutron.quantize.channel_scaling.choose import observe, reached
 from openneutron.quantize.channel_scaling.cross_layer import equalize
@@ -183,10 +185,37 @@ def test_the_range_is_at_least_as_good_as_torchaos(name):
     found = []
     for kind in (RangeObserver, HistogramObserver):
         observer = kind(**settings)
-        for part in values.split(2000):
+        for part in values.split(500):  # as many samples as need no margin for others
             observer(part)
         found.append(_error(observer, values))
     assert found[0] <= found[1] * 1.01  # what bins hide is less than a hundredth
+
+
+def _seen(samples: Sequence[torch.Tensor]) -> RangeObserver:
+    observer = RangeObserver(
+        MINMAX, dtype=torch.int8, quant_min=-128, quant_max=127, qscheme=torch.per_tensor_affine
+    )
+    for sample in samples:
+        observer(sample)
+    return observer
+
+
+def test_a_range_of_few_samples_has_room_for_what_others_reach():
+    short, beyond = [], []
+    for seed in range(40):
+        generator = torch.Generator().manual_seed(seed)
+        samples = torch.randn(24, 300, generator=generator).exp().unbind()
+        few, all_of_them = _seen(samples[:6]), _seen(samples)
+        assert all_of_them.range() == (0.0, all_of_them.max_val) and few.range()[1] > few.max_val
+        short.append(few.max_val / all_of_them.max_val)
+        beyond.append(few.range()[1] / all_of_them.max_val)
+    assert abs(statistics.fmean(beyond) - 1) < 0.5 * abs(statistics.fmean(short) - 1)
+
+
+def test_a_limit_that_samples_have_in_common_is_the_end_of_the_range():
+    generator = torch.Generator().manual_seed(0)
+    clamped = [torch.randn(300, generator=generator).clamp(-5.0, 1.5) for _ in range(6)]
+    assert _seen(clamped).range()[1] == 1.5 and _seen(clamped[:1]).range() == (float(clamped[0].min()), 1.5)
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -194,7 +223,7 @@ def test_ranges_hold_zero_and_stay_within_what_was_seen(choice):
     observer = RangeObserver(
         choice, dtype=torch.int8, quant_min=-128, quant_max=127, qscheme=torch.per_tensor_affine
     )
-    for value in (torch.zeros(4), torch.rand(100) + 1, torch.rand(100) * 50):
+    for value in 8 * (torch.zeros(4), torch.rand(100) + 1, torch.rand(100) * 50):
         observer(value)
     low, high = observer.range()
     assert low == 0 and 1 < high <= observer.max_val * 1.01

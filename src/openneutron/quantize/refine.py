@@ -163,6 +163,8 @@ def _folded(
         for part in parts
     ]
     results, shown = _refined(judged, plan, lambda part: progress(0.8 * part))
+    # A range has room for what others are likely to reach; some reach further, as these would without it.
+    shown = replace(shown, beyond=joined([j.without_margins() for j in judged]).outputs)
     final = _observed(prepared, samples, [], plan)
     for result in results:
         if result.kept:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from openneutron.quantize.convert import convert_calibrated
 from openneutron.quantize.export import Inputs, export_model
 from openneutron.quantize.plan import FAST, LEVELS, AccuracyPlan
 from openneutron.quantize.prepared_model.copies import copied
-from openneutron.quantize.prepared_model.effect import measure_effects
+from openneutron.quantize.prepared_model.effect import GroupedFunction, functions_of, measure_effects
 from openneutron.quantize.prepared_model.model import (
     behind,
     layers_of,
@@ -64,7 +64,7 @@ WANTED_DB = 20.0  # an output, or a part of one, below it is helped without bein
 SHARE = 0.05  # of the estimated cycles, for that
 _VERIFIED = {True: 6, False: 2}  # candidates that are compiled, if a budget was given or not
 _TRIED = {True: 96, False: 12}  # candidates that are measured
-_MOST = 24  # operators of a group
+_MOST = 24  # units of a group
 _AGAIN = 6  # candidates measured again once one was chosen
 
 
@@ -273,9 +273,7 @@ class _Search:
         prices = {group: _cycles([self.nodes[n] for n in group], self.target) for group in groups}
         able = [group for group in groups if prices[group] <= self.cycles]
         gains = self._told() if len(able) > self.tried else {}
-        noise = {
-            group: sum(gains.get(name, 0.0) for name in _unrounded(self.prepared, group)) for group in able
-        }
+        noise = {group: self._noise(group, gains) for group in able}
         ways = (noise.__getitem__, lambda group: noise[group] / max(1, prices[group]))
         orders = [sorted(able, key=way, reverse=True)[: self.tried] for way in ways]
         tried = list(dict.fromkeys(group for pair in zip(*orders, strict=True) for group in pair))[
@@ -297,6 +295,11 @@ class _Search:
                 group = more
         made = self._candidate(group) if group and all(group != c.nodes for c in found) else None
         return [] if made is None else [made]
+
+    def _noise(self, group: Unit, told: Mapping[str, float]) -> float:
+        """The error that goes with the rounding of a group; tensors that share an observer have one."""
+        names = _unrounded(self.prepared, group)
+        return sum({id(self.prepared.get_submodule(n)): told.get(n, 0.0) for n in names}.values())
 
     def _told(self) -> dict[str, float]:
         """Of every observer, by its name, the error at the outputs that its rounding makes by gradients."""
@@ -350,7 +353,11 @@ def _unrounded(prepared: GraphModule, group: Collection[str]) -> list[str]:
 
 
 def _units(prepared: GraphModule) -> list[Unit]:
-    """Operators with nothing rounded between them: an activation in its layer, a group of wide values."""
+    """Operators with nothing rounded between them: an activation in its layer, a group of wide values.
+
+    Where groups of channels have a function each, the slices belong to what makes the tensor, and all the
+    functions together: one alone changes nothing.
+    """
     parent: dict[Node, Node] = {}
 
     def root(node: Node) -> Node:
@@ -365,11 +372,17 @@ def _units(prepared: GraphModule) -> list[Unit]:
         for source in node.all_input_nodes:
             if source in parent:
                 parent[root(node)] = root(source)
+    for function in functions_of(prepared).values():
+        for _, part in function.parts if isinstance(function, GroupedFunction) else ():
+            piece = behind(part.start)
+            for a, b in ((part.end, function.end), (piece, behind(piece.args[0]))):
+                if a in parent and b in parent:
+                    parent[root(a)] = root(b)
     units: dict[Node, set[str]] = {}
     for node in parent:
         units.setdefault(root(node), set()).add(node.name)
     watched = {behind(n).name for n in prepared.graph.nodes if n.op == "call_module"}
-    return [frozenset(unit) for unit in units.values() if unit & watched and len(unit) <= _MOST]
+    return [frozenset(unit) for unit in units.values() if unit & watched]
 
 
 def _after(prepared: GraphModule, units: Sequence[Unit]) -> dict[Unit, set[Unit]]:
@@ -393,19 +406,19 @@ def _runs(prepared: GraphModule, units: Sequence[Unit]) -> list[Unit]:
     weighted = {layer.node.name for layer in layers_of(prepared)}
     after = _after(prepared, units)
     plain = [unit for unit in units if not unit & weighted]
-    found: list[Unit] = []
+    found: list[set[Unit]] = []
     for start in plain:
-        group, reached = start, [start]
+        group, reached = {start}, [start]
         while reached and len(group) <= _MOST:
-            reached = [o for u in reached for o in after[u] if o in plain and not o <= group]
-            group = group.union(*reached)
+            reached = [o for u in reached for o in after[u] if o in plain and o not in group]
+            group = group.union(reached)
             found.append(group)
-        behind_too = group  # the other operands of the same arithmetic
+        behind_too = set(group)  # the other operands of the same arithmetic
         for unit in reversed(plain):
-            if any(other <= behind_too for other in after[unit]) and len(behind_too) < _MOST:
-                behind_too |= unit
+            if after[unit] & behind_too and len(behind_too) < _MOST:
+                behind_too.add(unit)
         found.append(behind_too)
-    return [group for group in found if len(group) <= _MOST]
+    return [frozenset().union(*group) for group in found if len(group) <= _MOST]
 
 
 def _shifts(now: Quality, shown: Quality | None) -> list[float]:

@@ -17,9 +17,10 @@ from typing import Protocol, cast
 
 from torch.fx import GraphModule
 
+from openneutron.quantize.annotation.observer import RangeObserver
 from openneutron.quantize.plan import EQUALIZE, RANGES, WEIGHT_METHODS, AccuracyPlan
 from openneutron.quantize.prepared_model.copies import copied
-from openneutron.quantize.prepared_model.model import Sample
+from openneutron.quantize.prepared_model.model import Sample, observers
 from openneutron.quantize.prepared_model.quality import (
     Quality,
     Run,
@@ -118,6 +119,16 @@ class JudgedModel:
     def judged(self) -> tuple[Run, Run]:
         """What the model should give for the samples kept back, and what it gives."""
         return self.exact, self._run
+
+    def without_margins(self) -> Quality:
+        """How good the model is on samples kept back if ranges end where the samples fitted to do."""
+        found = [o for o in observers(self.model).values() if isinstance(o, RangeObserver)]
+        for observer in found:
+            observer.let_have_margin(False)
+        run = quantized_run(self.model, self.measured)
+        for observer in found:
+            observer.let_have_margin(True)
+        return quality(self.exact, run)
 
     def attempt(self, method: str, progress: Progress) -> Attempt:
         """Try one method on a copy."""

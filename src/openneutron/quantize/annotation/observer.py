@@ -9,6 +9,7 @@ all ranges of a grid are tried at once on the real rounding, zero point included
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,7 +24,11 @@ CHOICES = (MINMAX, PERCENTILE, MSE, EFFECT)
 COUNTED = 1 << 15  # values of one tensor that are put into bins; its ends are always seen
 _GRID = 48  # ranges tried at once for one end
 _TAIL = 1e-4  # what a percentile leaves out at either end
+_LEAST = 1e-300  # of an error, to take its logarithm
 _SHARES = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.17, 0.25, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_OWN = 0.3  # how much a tensor's own error counts beside that at the outputs: the power of one in the product
+_MANY = 24  # samples; with fewer, others reach beyond what these have reached
+_WHOLE = 0.9  # of what was seen: a range that holds no less was not cut on purpose
 _NARROWEST = 0.01  # of the values' extent: fewer bins than steps would say nothing
 
 
@@ -71,6 +76,8 @@ class RangeObserver(UniformQuantizationObserverBase):
         self._counts = torch.zeros(BINS, dtype=torch.float64)
         self._found: dict[str, tuple[float, float]] = {}
         self.responses: Responses | None = None
+        self.has_margin = True  # where samples are few
+        self._ends: list[tuple[float, float]] = []  # of the first samples
         self.function: Any = None  # the only one that reads the tensor, see `_errors`
 
     def forward(self, x_orig: Tensor) -> Tensor:
@@ -90,6 +97,8 @@ class RangeObserver(UniformQuantizationObserverBase):
         self._found.clear()
         self.responses = None
         self.min_val, self.max_val = min(self.min_val, low), max(self.max_val, high)
+        if len(self._ends) < _MANY:
+            self._ends.append((low, high))
         self._cover(low, high)
         self._count(x.reshape(-1))
         return x_orig
@@ -98,6 +107,7 @@ class RangeObserver(UniformQuantizationObserverBase):
         """Forget what was seen."""
         self.min_val, self.max_val, self._width = math.inf, -math.inf, 0.0
         self._counts.zero_()
+        self._ends.clear()
         self._found.clear()
         self.responses = None
 
@@ -143,8 +153,35 @@ class RangeObserver(UniformQuantizationObserverBase):
         """The range of values that is quantized, by this observer's choice or another."""
         choice = choice or self.choice
         if choice not in self._found:
-            self._found[choice] = self._choose(choice)
+            self._found[choice] = self._with_margin(*self._choose(choice))
         return self._found[choice]
+
+    def let_have_margin(self, wanted: bool) -> None:
+        """Whether the range of few samples has room for others."""
+        if wanted != self.has_margin:
+            self.has_margin = wanted
+            self._found.clear()
+
+    def _with_margin(self, low: float, high: float) -> tuple[float, float]:
+        """A range of few samples, as wide as more of them are likely to need it.
+
+        The largest values of samples spread about their own mean; if they are distributed as extreme values
+        are, the largest of all grows with the logarithm of the number of samples. An end that samples have
+        in common is a limit, and one far within what was seen was chosen to cut.
+        """
+        count = len(self._ends)
+        if not (self.has_margin and 1 < count < _MANY) or high <= low:
+            return low, high
+        found = []
+        lows, highs = zip(*self._ends, strict=True)
+        for end, seen, ends in ((low, self.min_val, lows), (high, self.max_val, highs)):
+            is_whole = end * seen > 0 and end / seen >= _WHOLE
+            if is_whole and ends.count(seen) == 1:
+                scale = statistics.stdev(ends) * math.sqrt(6) / math.pi  # of Gumbel's distribution
+                more = min(scale * math.log(_MANY / count), abs(end) / 2)
+                end += math.copysign(more, end)
+            found.append(end)
+        return found[0], found[1]
 
     def _choose(self, choice: str) -> tuple[float, float]:
         low, high = min(self.min_val, 0.0), max(self.max_val, 0.0)
@@ -152,12 +189,15 @@ class RangeObserver(UniformQuantizationObserverBase):
             return low, high
         if choice == EFFECT and self.responses is not None:
             return self._by_effect(self.responses, low, high)
-        used = self._counts.nonzero().flatten()
-        centers = self._low + (used.to(torch.float64) + 0.5) * self._width
-        counts = self._counts[used]
+        centers, counts = self._histogram()
         if choice == PERCENTILE:
             return self._percentile(centers, counts, low, high)
         return self._search(centers, counts, low, high)
+
+    def _histogram(self) -> tuple[Tensor, Tensor]:
+        """The middle of every bin that holds values, and how many."""
+        used = self._counts.nonzero().flatten()
+        return self._low + (used.to(torch.float64) + 0.5) * self._width, self._counts[used]
 
     def _percentile(self, centers: Tensor, counts: Tensor, low: float, high: float) -> tuple[float, float]:
         below = counts.cumsum(0) / counts.sum()
@@ -167,7 +207,12 @@ class RangeObserver(UniformQuantizationObserverBase):
         return min(max(low, float(first) - half), 0.0), max(min(high, float(last) + half), 0.0)
 
     def _by_effect(self, responses: Responses, low: float, high: float) -> tuple[float, float]:
-        """The range with the least error at the outputs: all pairs of ends on a grid, then finer ones."""
+        """The range with the least error at the outputs: all pairs of ends on a grid, then finer ones.
+
+        What is known at the outputs is of the samples at hand, as if all other tensors were exact. So the
+        error of the tensor itself counts too: both are multiplied, which needs no common measure.
+        """
+        histogram = self._histogram()
         shares = torch.tensor(_SHARES, dtype=torch.float64)
         ends = [shares * end if end else shares[:1] for end in (low, high)]
         best = torch.tensor([[low, high]], dtype=torch.float64)
@@ -178,7 +223,9 @@ class RangeObserver(UniformQuantizationObserverBase):
             pairs = torch.cat([torch.cartesian_prod(*ends), best])
             pairs = pairs[pairs[:, 1] - pairs[:, 0] > _NARROWEST * (high - low)]
             errors = responses.errors(*self._units(pairs), self.quant_min, self.quant_max)
-            best = pairs[errors.argmin()][None]
+            own = self._squares(*histogram, pairs)
+            both = errors.clamp(min=_LEAST).log() + _OWN * own.clamp(min=_LEAST).log()
+            best = pairs[both.argmin()][None]
         return float(best[0, 0]), float(best[0, 1])
 
     def _search(self, centers: Tensor, counts: Tensor, low: float, high: float) -> tuple[float, float]:

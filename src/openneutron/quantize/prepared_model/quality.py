@@ -59,6 +59,7 @@ class Quality:
     scores: tuple[Powers, ...]
     agreement: float | None  # None: no output is a row of scores
     elsewhere: Elsewhere | None = None
+    beyond: tuple[Powers, ...] = ()  # of the outputs, if ranges end where the few samples fitted to do
 
     @property
     def samples(self) -> int:
@@ -102,9 +103,11 @@ class Quality:
         columns, figures = list(zip(*self.outputs, strict=True)), self.per_output_db
         if not columns or self.samples < 2:
             return 0.0
-        worst = columns[figures.index(min(figures))]
+        place = figures.index(min(figures))
+        worst = columns[place]
+        beyond = [[row[place] for row in self.beyond]] if self.beyond else []
         behind = zip(*self.scores, strict=True) if len(columns) == 1 else ()
-        spread = max(map(_spread_db, (worst, *behind)))
+        spread = max(map(_spread_db, (worst, *behind, *beyond)))
         more, fitting = 0, 0.0
         if self.elsewhere is not None:
             more, fitting = self.elsewhere.samples, self.elsewhere.uncertain_db
