@@ -178,7 +178,7 @@ def test_a_float_program_remembers_what_its_layers_made():
 
 @pytest.mark.parametrize("kind", [Assigned, Level, Newest])
 def test_a_buffer_of_a_part_that_is_assigned_anew_one_that_is_a_number_and_two_frames(kind):
-    random.seed(1)  # for two frames
+    random.seed(0)  # for two frames
     torch.manual_seed(0)
     module = torch.nn.Sequential(kind(), torch.nn.Flatten(1), torch.nn.Linear(CHANNELS, 3)).eval()
     assert check_network(module, 40, threads=(1,)).states == 1
@@ -230,7 +230,7 @@ def test_a_sequence_leaves_the_module_as_it_was():
     assert all(map(torch.equal, first[4], outputs_over(module, frames(5, 0))[4]))
 
 
-@pytest.mark.parametrize("seed", [4, 9008, 30004])
+@pytest.mark.parametrize("seed", [4, 9008, 30004, 33008])
 def test_random_networks(seed: int):
     found = check_network(random_network(seed), 60)
     assert found.states > 0

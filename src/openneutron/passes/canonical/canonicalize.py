@@ -87,8 +87,8 @@ def _given_back(node: Node) -> Node | None:
     """The input that a call gives back as it is; None if it computes or moves something."""
     name = op_name(node)
     if name == "aten.cat.default":
-        parts = cast(list[Node], node.args[0])
-        return parts[0] if len(parts) == 1 else None
+        parts = [part for part in cast(list[Node], node.args[0]) if not _is_empty(part)]
+        return parts[0] if len(parts) == 1 and _is_alike(parts[0], node) else None
     source = node.args[0] if name and node.args else None
     if not isinstance(source, Node):
         return None
@@ -104,6 +104,18 @@ def _given_back(node: Node) -> Node | None:
     if before is None or after is None or before.dtype != after.dtype or not same_shape(before, after):
         return None
     return source if _is_neutral(node, name, before, after) else None
+
+
+def _is_empty(node: Node) -> bool:
+    value = tensor_of(node)
+    return value is not None and value.numel() == 0
+
+
+def _is_alike(a: Node, b: Node) -> bool:
+    before, after = tensor_of(a), tensor_of(b)
+    return (
+        before is not None and after is not None and before.dtype == after.dtype and same_shape(before, after)
+    )
 
 
 def _same_shape_before(node: Node) -> Node | None:

@@ -87,8 +87,10 @@ class _Grower:
     def _joins(self, node: Node, user: Node, group: set[Node]) -> bool:
         """Whether what reads a member belongs to the group."""
         real, member = self.real(user), self.real(node)
-        if real is None or member is None or not is_float(user):
-            return real is not None and not is_float(user)
+        if not is_float(user):
+            return self._is_taken(user)
+        if real is None or member is None:
+            return False
         if member.function and any(n in group for n in node.all_input_nodes):
             return False  # a function of a float value is the last of its island
         if self.is_wide(node, group):
@@ -104,11 +106,15 @@ class _Grower:
     def _is_only_for(self, node: Node, group: set[Node]) -> bool:
         """Whether a node computes for the group alone, and may be computed in it."""
         real = self.real(node)
-        if real is None or op_name(node).startswith(_NEVER_BEFORE) or not is_float(node):
-            return real is not None and not is_float(node)
-        if real.function:
+        if not is_float(node):
+            return self._is_taken(node)
+        if real is None or op_name(node).startswith(_NEVER_BEFORE) or real.function:
             return False
         return bool(node.users) and all(user in group for user in node.users)
+
+    def _is_taken(self, truth: Node) -> bool:
+        """Whether a truth value can be in a group, and all who read it too."""
+        return self.real(truth) is not None and all(self.real(user) is not None for user in truth.users)
 
     def is_whole(self, new: Node, group: set[Node]) -> bool:
         """Whether nothing outside reads the group and is read by it, if a node joins.
