@@ -15,8 +15,9 @@ from openneutron.quantize.export import export_model
 from openneutron.quantize.loop import prepare
 from openneutron.quantize.prepared_model.copies import copied
 from openneutron.quantize.prepared_model.effect import GroupedFunction, functions_of, tell_functions
-from openneutron.quantize.prepared_model.model import observers
+from openneutron.quantize.prepared_model.model import behind, observers
 from openneutron.quantize.prepared_model.quality import float_run, quality, quantized_run
+from openneutron.recipes.mixed import _units
 from openneutron.recipes.parts import make_quantizer
 
 
@@ -90,6 +91,20 @@ def test_the_float_function_stays_and_rounding_costs_less(name):
     for one, other in zip(observers(again).values(), observers(grouped).values(), strict=True):
         scales = one.calculate_qparams()[0], other.calculate_qparams()[0]
         torch.testing.assert_close(*scales, rtol=1e-3, atol=0)
+
+
+def test_functions_of_groups_stay_in_float_together():
+    """One alone would change nothing: the tensor is rounded as a whole before and behind."""
+    model = prepared(Block(nn.Hardswish()))
+    assert group_channels(model, seen_in_places(model, samples(8)), 0.5)
+    units = [set(unit) for unit in _units(model)]
+    found = [f for f in functions_of(model).values() if isinstance(f, GroupedFunction)]
+    assert found
+    for function in found:
+        pieces = [behind(part.start) for _, part in function.parts]
+        made = {behind(piece.args[0]).name for piece in pieces}
+        assert any({function.end.name, *(part.end.name for _, part in function.parts)} <= u for u in units)
+        assert len(pieces) > 1 and any({*made, *(piece.name for piece in pieces)} <= u for u in units)
 
 
 class Read(nn.Module):
