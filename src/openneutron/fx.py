@@ -84,6 +84,12 @@ def values_of(node: Node) -> int:
     return count if isinstance(count, int) else 0
 
 
+def is_empty(node: Node) -> bool:
+    """Whether a node is known to produce a tensor without values."""
+    value = tensor_of(node)
+    return value is not None and any(isinstance(size, int) and size == 0 for size in value.shape)
+
+
 def same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors have one shape, whatever the numbers they depend on."""
     return _plain(a.shape) == _plain(b.shape)

@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
 from torch.fx import Node
 
-from openneutron.fx import op_name
+from openneutron.fx import is_empty, op_name
 
 
 def part_states(program: ExportedProgram, whole: Collection[str] = ()) -> None:
@@ -53,10 +53,7 @@ def part_states(program: ExportedProgram, whole: Collection[str] = ()) -> None:
 
 def _is_read(state: Node) -> bool:
     """Whether anything is read of a state: it may be empty, and so may be what is taken of it."""
-    return state.meta["val"].numel() > 0 and any(
-        not isinstance(value := user.meta.get("val"), torch.Tensor) or value.numel() > 0
-        for user in state.users
-    )
+    return not is_empty(state) and not all(map(is_empty, state.users))
 
 
 def _pieces(program: ExportedProgram, state: Node, value: Any) -> tuple[int, list[Node]] | None:

@@ -27,7 +27,7 @@ from torch.export.graph_signature import (
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from openneutron.fx import op_name
+from openneutron.fx import op_name, same_shape
 from openneutron.quantize.annotation.sharing import NextState
 from openneutron.quantize.samples import from_everywhere, said_of
 from openneutron.quantize.state_parts import part_states
@@ -423,7 +423,7 @@ def _write_alike(program: ExportedProgram) -> None:
             continue
         if values[at].meta["val"].dtype != buffer.dtype:
             values[at] = changed(values[at], torch.ops.aten._to_copy.default, dtype=buffer.dtype)
-        if values[at].meta["val"].shape != buffer.shape:
+        if not same_shape(values[at].meta["val"], buffer):
             values[at] = changed(values[at], torch.ops.aten.expand.default, list(buffer.shape))
         spec.arg = TensorArgument(values[at].name)
     output.args = (tuple(values),)

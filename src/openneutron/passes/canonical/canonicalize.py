@@ -8,7 +8,16 @@ from typing import Any, cast
 import torch
 from torch.fx import GraphModule, Node
 
-from openneutron.fx import bind_args, is_float, op_name, overload, same_shape, same_strides, tensor_of
+from openneutron.fx import (
+    bind_args,
+    is_empty,
+    is_float,
+    op_name,
+    overload,
+    same_shape,
+    same_strides,
+    tensor_of,
+)
 from openneutron.passes.graph import add_constant, change_call, constant, insert
 from openneutron.passes.patterns import only_user
 
@@ -87,7 +96,7 @@ def _given_back(node: Node) -> Node | None:
     """The input that a call gives back as it is; None if it computes or moves something."""
     name = op_name(node)
     if name == "aten.cat.default":
-        parts = [part for part in cast(list[Node], node.args[0]) if not _is_empty(part)]
+        parts = [part for part in cast(list[Node], node.args[0]) if not is_empty(part)]
         return parts[0] if len(parts) == 1 and _is_alike(parts[0], node) else None
     source = node.args[0] if name and node.args else None
     if not isinstance(source, Node):
@@ -104,11 +113,6 @@ def _given_back(node: Node) -> Node | None:
     if before is None or after is None or before.dtype != after.dtype or not same_shape(before, after):
         return None
     return source if _is_neutral(node, name, before, after) else None
-
-
-def _is_empty(node: Node) -> bool:
-    value = tensor_of(node)
-    return value is not None and value.numel() == 0
 
 
 def _is_alike(a: Node, b: Node) -> bool:
