@@ -174,6 +174,7 @@ def main() -> None:
 
 
 @pytest.mark.slow  # compiles that are interrupted
+@pytest.mark.timeout(3600)  # some sixty in a row, beside whatever else the machine does
 def test_compiling_is_interrupted(tmp_path):
     (tmp_path / "tmp").mkdir()
     command = [sys.executable, "-m", "tests.hostile.test_interrupted"]
