@@ -589,3 +589,34 @@ def test_layers_of_slices_of_a_flat_tensor() -> None:
         layers=(nn.Linear(12, 16),),
     )
     assert not fold.rejected
+
+
+def _centred(x: torch.Tensor) -> torch.Tensor:
+    return x - x.mean((2, 3), keepdim=True)
+
+
+POWERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a choice behind a power of two tensors": lambda x: F.threshold(
+        (_centred(x).abs() + 0.1) ** 1.5, 0.3, 0.1
+    ),
+    "a mean of powers": lambda x: (_centred(x).abs() ** 1.7).mean((2, 3)),
+    "an Lp norm": lambda x: x / ((x.abs() ** 3.3).sum(1, keepdim=True) ** (1 / 3.3) + 0.1),
+    "the last step": lambda x: (_centred(x).abs() + 0.1) ** 1.5,
+    "twice a power": lambda x: (lambda y: y + y * 0.5)((_centred(x).abs() + 0.1) ** 1.5),
+    "twice an exponential": lambda x: (lambda y: y + y * 0.5)(torch.exp(_centred(x))),
+}
+
+
+@pytest.mark.parametrize("name", list(POWERS))
+def test_powers_that_only_a_table_computes(name: str) -> None:
+    """A power is exact for few exponents; any other is of one int8 tensor or the last of an island."""
+    torch.manual_seed(0)
+    assert not build(POWERS[name], torch.randn(1, 3, 8, 8), accuracy="fast").rejected
+
+
+def test_an_early_result_of_a_group_is_read_before_its_last_operator() -> None:
+    def forward(x: torch.Tensor) -> Any:
+        chosen = torch.where(x.flip(3) > x, x.flip(3), x * 0.5)
+        return chosen * x.flip(3) + chosen, torch.exp(chosen)
+
+    assert not build(forward, torch.randn(1, 3, 8, 8), accuracy="fast").rejected

@@ -351,13 +351,16 @@ def _selu(b: Builder, x: Tensor, _: Call) -> Tensor:
     return apply(b, Builtin.ADD, apply(b, Builtin.MUL, apply(b, Builtin.RELU, x), scale), negative)
 
 
+_EXACT_POWERS = (0.5, 1.0, 2.0, 3.0, 4.0)  # and what is divided by them
+
+
 def _pow(b: Builder, x: Tensor, call: Call) -> Tensor:
     """x^p; small whole and half powers by operations that IEEE 754 defines."""
     exponent = float(call["exponent"])
     whole = abs(exponent)
     if whole == 0.5:
         return apply(b, Builtin.SQRT if exponent > 0 else Builtin.RSQRT, x)
-    if whole not in (1.0, 2.0, 3.0, 4.0):
+    if whole not in _EXACT_POWERS:
         return apply(b, Builtin.POW, x, exponent)
     result = x
     if whole > 1:
@@ -368,6 +371,11 @@ def _pow(b: Builder, x: Tensor, call: Call) -> Tensor:
 
 
 _POWER = Real(of_one(_pow), Reach.WIDE, unbounded=True)
+_OTHER_POWER = Real(of_one(_pow), Reach.WIDE, function=True, unbounded=True)
+
+
+def _power_by(args: Any) -> Real:
+    return _POWER if abs(float(args["exponent"])) in _EXACT_POWERS else _OTHER_POWER
 
 
 def _lower_pow(at: Lowering, call: Call) -> Tensor:
@@ -524,6 +532,7 @@ SQUARE = OpSpec(
     _lower_pow,
     open_only=True,
     real=_POWER,
+    real_by=_power_by,
     cases=on_ranks(0, 5, lambda torch: lambda x: x.pow(2))
     + tuple(
         Case(f"exponent {p}", _power_of(p), ((2, 8),), positive=True)

@@ -306,6 +306,7 @@ class OpSpec:
     float_constants: tuple[str, ...] = ()  # arguments that may be constants in float
     may_be_infinite: tuple[str, ...] = ()  # numbers among the arguments that need not be finite
     real: Real | None = None  # how it is computed inside a float island; None: it cannot stand in one
+    real_by: Callable[[Any], Real] | None = None  # the same, where its arguments decide
 
     @property
     def unquantized(self) -> tuple[str, ...]:
@@ -327,6 +328,10 @@ class OpSpec:
     def moves_values(self) -> bool:
         """Whether it only puts its inputs' values elsewhere."""
         return isinstance(self.quantize, Shared) and self.quantize.values is Values.MOVED
+
+    def real_of(self, args: Any) -> Real | None:
+        """How a call is computed inside a float island, by its arguments or as a `Call`."""
+        return self.real if self.real_by is None else self.real_by(args)
 
     def intent(self, converter: str, args: Mapping[str, Any]) -> Intent | None:
         """How a call is quantized for a converter."""

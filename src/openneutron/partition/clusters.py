@@ -574,11 +574,12 @@ def island_problem(parts: Sequence[Part]) -> Reject | None:
     made = {part.last.name: part for part in parts}
     read = {value.name for part in parts for value in part.call.tensors if value.name in made}
     for part in parts:
-        assert part.spec.real is not None
-        if not part.spec.real.function:
+        real = part.spec.real_of(part.call)
+        assert real is not None
+        if not real.function:
             continue
         inside = [made[v.name] for v in part.call.tensors if v.name in made]
-        last = part.last.name not in read and len(part.call.tensors) == 1
+        last = part.last.name not in read and len(part.call.tensors) == 1 and real.monotone
         if inside and not last and not all(_of_one_byte(p, made) for p in inside):
             return Reject(
                 "ON203",

@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 
-from openneutron.fx import op_name
+from openneutron.fx import bind_args, op_name
 from openneutron.ops import find
 from openneutron.partition.constants import DEQUANTIZE
 
@@ -93,4 +93,5 @@ def moves(node: Node) -> bool:
 
 def _is_function(node: Node) -> bool:
     spec = find(op_name(node))
-    return spec is not None and spec.real is not None and spec.real.function
+    real = spec.real_of(bind_args(node)) if spec is not None else None
+    return real is not None and real.function

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from graphlib import TopologicalSorter
 
 from torch.fx import Graph, Node
 
@@ -34,18 +35,11 @@ def group_clusters(graph: Graph, clusters: Sequence[Cluster]) -> list[list[Clust
 def _units(graph: Graph, owner: dict[Node, Cluster]) -> list[Node | Cluster]:
     """Clusters and lone nodes in an order where each follows what it reads.
 
-    A cluster stands where its last member does: its dequantize nodes may come long before its operator.
+    That of the graph is none: a cluster of several results may have one before, and one behind its reader.
     """
-    last = {cluster: node for node in graph.nodes if (cluster := owner.get(node)) is not None}
-    result: list[Node | Cluster] = []
-    for node in graph.nodes:
-        cluster = owner.get(node)
-        if cluster is None:
-            if node.op == "call_function":
-                result.append(node)
-        elif last[cluster] is node:
-            result.append(cluster)
-    return result
+    calls = (node for node in graph.nodes if node.op == "call_function")
+    units: dict[Node | Cluster, None] = dict.fromkeys(owner.get(node, node) for node in calls)
+    return list(TopologicalSorter({unit: _producers(unit, owner) for unit in units}).static_order())
 
 
 def _producers(unit: Node | Cluster, owner: dict[Node, Cluster]) -> list[Node | Cluster]:

@@ -47,6 +47,10 @@ def _has_shape_of(source: Any, node: Node) -> bool:
     return before.dtype == result.dtype and same_shape(before, result)
 
 
+def _is_trained(value: torch.Tensor) -> bool:
+    return isinstance(value, torch.nn.Parameter) and value.requires_grad
+
+
 def factor_out(model: GraphModule) -> bool:
     """Write x + x * g as x * (g + 1), which is rounded once where g is the result of a function."""
     changed = False
@@ -61,10 +65,14 @@ def factor_out(model: GraphModule) -> bool:
             if source not in factors or factors[0] is factors[1] or not _has_shape_of(source, node):
                 continue
             gate = factors[1] if factors[0] is source else factors[0]
-            one = add_constant(model, node, torch.ones(1), "one")
-            change_call(
-                node, aten.mul.Tensor, (source, insert(node, aten.add.Tensor, (gate, one), like=product))
-            )
+            value = constant(model, gate)
+            if value is not None:
+                more = torch.nn.Parameter(value.detach() + 1) if _is_trained(value) else value + 1
+                factor = add_constant(model, node, more, "factor")
+            else:
+                one = add_constant(model, node, torch.ones(1), "one")
+                factor = insert(node, aten.add.Tensor, (gate, one), like=product)
+            change_call(node, aten.mul.Tensor, (source, factor))
             changed = True
             break
     return changed

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from openneutron.fx import is_float, op_name, same_shape, tensor_of, watch
+from openneutron.fx import bind_args, is_float, op_name, same_shape, tensor_of, watch
 from openneutron.ops.spec import OpSpec, Weighted
 from openneutron.passes.graph import constants_only
 from openneutron.quantize.annotation.observer import RangeObserver
@@ -177,7 +177,8 @@ def _reads_layers(updates: set[Node], find: Find) -> bool:
 
 def _is_update(node: Node, find: Find) -> bool:
     spec = find(op_name(node)) if node.op == "call_function" and is_float(node) else None
-    return spec is not None and spec.real is not None and not (spec.real.reduces or spec.real.function)
+    real = spec.real_of(bind_args(node)) if spec is not None else None
+    return real is not None and not (real.reduces or real.function)
 
 
 def _leads_to(first: Node, last: Node, within: set[Node]) -> bool:
@@ -200,11 +201,12 @@ def _with_operands(updates: set[Node], find: Find) -> set[Node]:
     while left:
         for source in left.pop().all_input_nodes:
             spec = find(op_name(source)) if source.op == "call_function" and is_float(source) else None
-            if source in found or spec is None or spec.real is None or spec.real.reduces:
+            real = spec.real_of(bind_args(source)) if spec is not None else None
+            if source in found or real is None or real.reduces:
                 continue
             if all(user in found for user in source.users):
                 found.add(source)
-                if not spec.real.function:
+                if not real.function:
                     left.append(source)
     return found
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Node
 
-from openneutron.fx import is_float, op_name, tensor_of, values_of
+from openneutron.fx import bind_args, is_float, op_name, tensor_of, values_of
 from openneutron.ops.spec import OpSpec, Reach, Real
 from openneutron.passes.patterns import is_fusible_activation
 
@@ -41,7 +41,7 @@ class _Grower:
         spec = self.find(op_name(node)) if node.op == "call_function" else None
         if spec is None or spec.real is None or node in self.constants or not self.may(node):
             return None
-        return None if any(map(_is_integer, node.all_input_nodes)) else spec.real
+        return None if any(map(_is_integer, node.all_input_nodes)) else spec.real_of(bind_args(node))
 
     def starts(self, node: Node) -> bool:
         """Whether a node's own result is wide, or is a truth value, which has no int8 form."""
