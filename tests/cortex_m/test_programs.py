@@ -128,11 +128,11 @@ def _changed(arguments: list[Any], position: int, value: Any) -> tuple[Any, ...]
 def test_wrong_arguments_are_errors_not_crashes(tmp_path: Path) -> None:
     calls = list(_wrong())
     data = one_by_one(compile_calls(calls))
-    program = load_program(data)
+    program, inputs = load_program(data), inputs_of(calls)
     assert len(program.info.methods) == len(calls)
     for i in range(len(calls)):
         with pytest.raises(OpenNeutronError, match="ON515"):
-            program.run(inputs_of(calls), f"call_{i}")
+            program.run(inputs, f"call_{i}")
     path = tmp_path / "wrong.pte"
     path.write_bytes(data)
     assert subprocess.run([str(REHEARSE), str(path), "60"], capture_output=True).returncode == 3
