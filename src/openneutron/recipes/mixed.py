@@ -128,6 +128,8 @@ class FloatBudget:
         if not self._is_wanted(refined):
             return prepared, refined
         asked, exact = self.share is not None, refined.exact
+        # Of all outputs: unasked, one that lacks it must gain so much, which is little in the mean of them.
+        least_db = GAIN_DB if asked else 0.0
         share = SHARE if self.share is None else self.share
         target = find_target(self.options.config, self.options.converter)
         # Unasked, nothing is compiled before there is something to gain.
@@ -152,7 +154,7 @@ class FloatBudget:
             found = quality(exact, trial_run)
             lacking = [lacking_db(trial, exact, r, WANTED_DB, shifts) for r in (run, trial_run)]
             helps = asked or lacking[0] - lacking[1] >= GAIN_DB
-            if helps and found.is_better_than(best, GAIN_DB):
+            if helps and found.is_better_than(best, least_db):
                 first = self._cycles(prepared, refined.held[0]) if first is None else first
                 cycles = self._cycles(trial, refined.held[0])
                 if cycles <= first * (1 + share):
@@ -161,7 +163,7 @@ class FloatBudget:
                         shown = (
                             with_gain(shown, best, found)
                             if refined.folded
-                            else chosen_by_others(shown, best, found, GAIN_DB)
+                            else chosen_by_others(shown, best, found, least_db)
                         )
                     chosen, model, best, now = chosen | candidate.nodes, trial, found, cycles
                     run = trial_run
