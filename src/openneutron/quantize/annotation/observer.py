@@ -27,7 +27,8 @@ _TAIL = 1e-4  # what a percentile leaves out at either end
 _LEAST = 1e-300  # of an error, to take its logarithm
 _SHARES = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.17, 0.25, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _OWN = 0.3  # how much a tensor's own error counts beside that at the outputs: the power of one in the product
-_MANY = 24  # samples; with fewer, others reach beyond what these have reached
+_MANY = 64  # samples; with fewer, others reach beyond what these have reached
+_REACH = 4.0  # times as many samples as there are, for which a range has room: further nothing is known
 _WHOLE = 0.9  # of what was seen: a range that holds no less was not cut on purpose
 _NARROWEST = 0.01  # of the values' extent: fewer bins than steps would say nothing
 
@@ -178,7 +179,7 @@ class RangeObserver(UniformQuantizationObserverBase):
             is_whole = end * seen > 0 and end / seen >= _WHOLE
             if is_whole and ends.count(seen) == 1:
                 scale = statistics.stdev(ends) * math.sqrt(6) / math.pi  # of Gumbel's distribution
-                more = min(scale * math.log(_MANY / count), abs(end) / 2)
+                more = min(scale * math.log(min(_MANY / count, _REACH)), abs(end) / 2)
                 end += math.copysign(more, end)
             found.append(end)
         return found[0], found[1]
