@@ -1,6 +1,8 @@
 """Whole networks through post-training quantization and quantization-aware training."""
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, 
 from openneutron.diagnostics import OpenNeutronError
 from openneutron.fast_export.norm_patterns import norm_patterns
 from openneutron.fx import op_name
+from openneutron.pipeline import quantize_model
 from openneutron.quantize.loop import calibrate_and_quantize, train_and_quantize
 from openneutron.quantize.quantizer import NeutronQuantizer
 
@@ -227,3 +230,10 @@ def test_train_and_quantize():
     assert not torch.equal(model[0].weight, before), "trained"
     assert torch.equal(quantized(x), quantized(x)), "dropout is off"
     torch.testing.assert_close(quantized(x), model.eval()(x), atol=0.03, rtol=0)
+
+
+def test_nothing_keeps_a_model_that_was_quantized():
+    """torch and torchao ask each once for its device, and would remember it as long as the process lives."""
+    quantized = weakref.ref(quantize_model(nn.Linear(4, 3).eval(), [(torch.randn(1, 4),)], accuracy="fast"))
+    gc.collect()
+    assert quantized() is None

@@ -15,11 +15,9 @@ from executorch.exir.backend.utils import is_same_node
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch._subclasses.fake_tensor import FakeTensorMode, _DispatchCacheBypassEntry
-from torch.ao.quantization.fx.utils import assert_and_get_unique_device
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torchao.utils import _assert_and_get_unique_device
 
 from openneutron.compiler.emit.result import CompiledGraph
 from openneutron.converter.kernel_selection import SUFFIX, kernel_selection_code
@@ -37,6 +35,7 @@ from openneutron.package.seal import remember, seal
 from openneutron.package.state import start_from_initial_values
 from openneutron.partition.clusters import Rejected
 from openneutron.partition.partitioner import TablePartitioner
+from openneutron.quantize.convert import forget_devices
 from openneutron.quantize.export import copy_graph
 from openneutron.targets.chip import Target
 from openneutron.targets.table import find_target
@@ -319,8 +318,7 @@ def package_program(
 def forget_models() -> None:
     """Let go of what was compiled: torch, torchao and ExecuTorch remember it as long as the process lives."""
     is_same_node.cache_clear()
-    _assert_and_get_unique_device.cache_clear()
-    assert_and_get_unique_device.cache_clear()
+    forget_devices()
     cache = FakeTensorMode.cache
     for key, entry in list(cache.items()):
         if key.key[0] is executorch_call_delegate or isinstance(entry, _DispatchCacheBypassEntry):

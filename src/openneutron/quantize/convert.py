@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.ao.quantization.fx.utils import assert_and_get_unique_device
 from torch.fx import GraphModule
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
+from torchao.utils import _assert_and_get_unique_device
 
 _BATCH_NORM = torch.ops.aten.batch_norm.default
 
@@ -22,7 +24,15 @@ def _normalized(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 def convert_calibrated(prepared: GraphModule) -> GraphModule:
     """torchao's `convert_pt2e` for a model that was calibrated, not trained."""
-    return show_norms(convert_pt2e(hide_norms(prepared)))
+    converted = show_norms(convert_pt2e(hide_norms(prepared)))
+    forget_devices()
+    return converted
+
+
+def forget_devices() -> None:
+    """Let go of models: torch and torchao keep each that was asked for its device as long as they live."""
+    assert_and_get_unique_device.cache_clear()
+    _assert_and_get_unique_device.cache_clear()
 
 
 def hide_norms(model: GraphModule) -> GraphModule:
