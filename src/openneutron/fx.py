@@ -214,3 +214,13 @@ def watch(
     with torch.no_grad():
         for sample in samples if asked else ():
             runner.run(*(v.clone() if isinstance(v, torch.Tensor) else v for v in sample))
+
+
+def copy_graph(program: ExportedProgram) -> ExportedProgram:
+    """The same program with a graph of its own; weights and delegates are shared."""
+    graph = copy.deepcopy(program.graph)
+    for new, old in zip(graph.nodes, program.graph.nodes, strict=True):
+        new.name = old.name  # a copy renames `input` and other names Python has; the signature does not
+    module = GraphModule(program.graph_module, graph)
+    signature = copy.deepcopy(program.graph_signature)
+    return program._update(module, signature)

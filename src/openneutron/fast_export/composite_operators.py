@@ -18,8 +18,7 @@ from torch.export import ExportedProgram, decomp_utils, exported_program
 from torch.fx import GraphModule, Node
 
 from openneutron.fast_export.shortcuts import COMPOSITE_OPERATORS, Replaced
-from openneutron.fx import op_name
-from openneutron.quantize.export import copy_graph
+from openneutron.fx import copy_graph, op_name
 
 _COMPOSITE = "CompositeImplicitAutograd"
 _DELEGATES = (executorch_call_delegate, getitem)

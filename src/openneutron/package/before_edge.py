@@ -35,7 +35,7 @@ from torch.utils import _pytree as pytree
 
 from openneutron.environment.stopwatch import PARTITION, PASSES, stage
 from openneutron.fast_export.shortcuts import BEFORE_EDGE, is_taken
-from openneutron.fx import remove_assertions
+from openneutron.fx import copy_graph, remove_assertions
 from openneutron.ops.spec import OPEN
 from openneutron.options import CompileOptions
 from openneutron.package.backend import NeutronBackend, NeutronPartitioner
@@ -51,7 +51,6 @@ from openneutron.passes.functional import (
     name_outputs,
     restore_view,
 )
-from openneutron.quantize.export import copy_graph
 from openneutron.tensors import plain
 
 

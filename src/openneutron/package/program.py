@@ -27,6 +27,7 @@ from openneutron.environment.stopwatch import EXIR, PACKAGE, stage
 from openneutron.estimate.cpu import explain_cpu, node_macs
 from openneutron.estimate.timeline import BORDER_KINDS, NPU_KINDS, Event, program_timeline, total
 from openneutron.files import write_atomically
+from openneutron.fx import copy_graph
 from openneutron.litert.ir import Graph
 from openneutron.options import CompileOptions
 from openneutron.package.arena import ArenaPlanning
@@ -36,7 +37,6 @@ from openneutron.package.state import start_from_initial_values
 from openneutron.partition.clusters import Rejected
 from openneutron.partition.partitioner import TablePartitioner
 from openneutron.quantize.convert import forget_devices
-from openneutron.quantize.export import copy_graph
 from openneutron.targets.chip import Target
 from openneutron.targets.table import find_target
 

@@ -23,7 +23,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from openneutron.diagnostics import fail, nearest
-from openneutron.quantize.export import Inputs, Model, as_tuple, copy_graph, export_model
+from openneutron.fx import copy_graph
+from openneutron.quantize.export import Inputs, Model, as_tuple, export_model
 from openneutron.tensors import plain_inputs
 
 State = Mapping[str, str]

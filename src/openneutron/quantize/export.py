@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from types import NoneType
 from typing import Any, NoReturn
@@ -17,7 +16,7 @@ from openneutron.diagnostics import OpenNeutronError, fail
 from openneutron.environment.stopwatch import EXPORT, stage
 from openneutron.fast_export.lift import lift
 from openneutron.fast_export.recurrent_shapes import shapes_of_few_steps
-from openneutron.fx import rename_reserved
+from openneutron.fx import copy_graph, rename_reserved
 from openneutron.quantize.stateful import assignments_written, with_own_buffers
 from openneutron.tensors import is_plain, plain_inputs
 
@@ -53,16 +52,6 @@ def _distinct(inputs: Inputs) -> Inputs:
 def as_tuple(inputs: Any) -> Inputs:
     """Inputs as a tuple; one that is not in a tuple or list is alone."""
     return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-
-
-def copy_graph(program: ExportedProgram) -> ExportedProgram:
-    """The same program with a graph of its own; weights and delegates are shared."""
-    graph = copy.deepcopy(program.graph)
-    for new, old in zip(graph.nodes, program.graph.nodes, strict=True):
-        new.name = old.name  # a copy renames `input` and other names Python has; the signature does not
-    module = GraphModule(program.graph_module, graph)
-    signature = copy.deepcopy(program.graph_signature)
-    return program._update(module, signature)
 
 
 def dynamic_shapes_of(program: ExportedProgram) -> Any:
