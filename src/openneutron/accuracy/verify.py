@@ -158,8 +158,9 @@ def _float_rounding(wanted: np.ndarray, node: Any) -> tuple[float, float]:
     if wanted.dtype.kind != "f" or not np.isfinite(wanted).any():
         return 0.0, 0.0
     value = tensor_of(node) if isinstance(node, Node) else None
-    short = value is not None and value.dtype in (torch.float16, torch.bfloat16)
-    part = _SHORT_FLOAT_STEPS * torch.finfo(value.dtype).eps if value is not None and short else _FLOAT
+    dtype = torch.float32 if value is None else value.dtype
+    is_short = dtype in (torch.float16, torch.bfloat16)
+    part = _SHORT_FLOAT_STEPS * torch.finfo(dtype).eps if is_short else _FLOAT
     bound = part * float(np.abs(wanted[np.isfinite(wanted)]).max())
     return bound, bound
 

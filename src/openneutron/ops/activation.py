@@ -351,7 +351,7 @@ def _selu(b: Builder, x: Tensor, _: Call) -> Tensor:
     return apply(b, Builtin.ADD, apply(b, Builtin.MUL, apply(b, Builtin.RELU, x), scale), negative)
 
 
-_EXACT_POWERS = (0.5, 1.0, 2.0, 3.0, 4.0)  # and what is divided by them
+_EXACT_POWERS = (0.5, 1.0, 2.0, 3.0, 4.0)  # and the same below zero, which divide
 
 
 def _pow(b: Builder, x: Tensor, call: Call) -> Tensor:

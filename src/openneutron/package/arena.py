@@ -35,7 +35,7 @@ class ArenaPlanning(MemoryPlanningPass):
     def run(
         self, graph_module: GraphModule, graph_signature: ExportGraphSignature | None = None
     ) -> PassResult:
-        """Add the arenas, then plan."""
+        """Describe tensors as kernels write them and add the arenas, then plan."""
         _describe_rows(graph_module)
         if self.alloc_graph_input and self.alloc_graph_output:
             _Arenas(graph_module, graph_signature).add()
